@@ -158,7 +158,9 @@ def dialogue_from_record(record: dict[str, Any]) -> Dialogue:
 def profile_from_record(record: dict[str, Any]) -> SeekerProfile:
     """The inverse of `to_record` for a profile."""
     disclosures = tuple(from_record(Disclosure, d) for d in record.get("disclosures", ()))
-    return from_record(SeekerProfile, {**record, "details": tuple(record.get("details", ())), "disclosures": disclosures})
+    return from_record(
+        SeekerProfile, {**record, "details": tuple(record.get("details", ())), "disclosures": disclosures}
+    )
 
 
 def to_record(item: Turn | Dialogue | SeekerProfile) -> dict[str, Any]:
@@ -200,7 +202,9 @@ def all_profiles() -> dict[str, tuple[SeekerProfile, ...]]:
     found = {}
     for split in SPLITS:
         source = resources.files("rapo_lib") / "data" / "profiles" / f"{split}.jsonl"
-        found[split] = tuple(profile_from_record(json.loads(line)) for line in source.read_text("utf-8").splitlines() if line)
+        found[split] = tuple(
+            profile_from_record(json.loads(line)) for line in source.read_text("utf-8").splitlines() if line
+        )
     return found
 
 

@@ -1,0 +1,86 @@
+"""The hybrid loss, as pure functions on tensors (DESIGN's symbols; papers.md D for the distillation).
+
+    L = (1 - w) * L_policy(A) + w * mean_t D_alpha( pi(.|h, y_<t) || stopgrad q(.|h, c, y_<t) )
+
+RAPO's own equations are not public; the forms are those of GRPO and SDPO, the blend and every default are ours.
+Shapes: N replies of at most T tokens, V the vocabulary, K the student's top-k.
+"""
+
+import torch
+from torch import Tensor
+
+STD_EPS = 1e-4  # as trl's GRPO
+
+
+def group_advantages(scores: Tensor, eps: float = STD_EPS) -> Tensor:
+    """A_i = (s_i - mean) / (std + eps) within each group; `scores` (B, G), returns (B, G).
+
+    A group whose scores are all equal, or that holds a NaN (an abstention), gets exactly zero.
+    """
+    centred = scores - scores.mean(dim=1, keepdim=True)
+    advantages = centred / (scores.std(dim=1, keepdim=True) + eps)
+    flat = scores.amax(dim=1, keepdim=True) == scores.amin(dim=1, keepdim=True)
+    silent = scores.isnan().any(dim=1, keepdim=True)
+    return advantages.masked_fill(flat | silent, 0.0)
+
+
+def policy_term(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: tuple[float, float]) -> Tensor:
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A) per token, rho = pi / pi_old; (N, T), advantages (N,) -> (N, T)."""
+    ratio = torch.exp(logp - old_logp)
+    low, high = clip
+    a = advantages[:, None]
+    return -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
+
+
+def with_tail(logp: Tensor) -> Tensor:
+    """Append log(1 - sum p): the probability that top-k leaves out, as one bucket; (..., K) -> (..., K + 1)."""
+    captured = torch.logsumexp(logp, dim=-1, keepdim=True).clamp(max=-1e-7)
+    return torch.cat([logp, torch.log(-torch.expm1(captured))], dim=-1)
+
+
+def jensen_shannon(s: Tensor, q: Tensor, alpha: float) -> Tensor:
+    """Generalised JSD of log-distributions over the last axis: (1-a) KL(s || m) + a KL(q || m), m = (1-a) s + a q.
+
+    The limits are a = 0: KL(q || s) and a = 1: KL(s || q), as SDPO's code defines them.
+    """
+    if alpha == 0.0:
+        return (q.exp() * (q - s)).sum(-1)
+    if alpha == 1.0:
+        return (s.exp() * (s - q)).sum(-1)
+    weights = torch.tensor([1 - alpha, alpha], dtype=s.dtype, device=s.device).log()
+    m = torch.logsumexp(torch.stack([s + weights[0], q + weights[1]]), dim=0)
+    return (1 - alpha) * (s.exp() * (s - m)).sum(-1) + alpha * (q.exp() * (q - m)).sum(-1)
+
+
+def distillation_term(student: Tensor, teacher: Tensor, *, top_k: int, alpha: float) -> Tensor:
+    """D_alpha on the student's top-k tokens plus a tail bucket, per token; logits (N, T, V) -> (N, T).
+
+    The teacher carries no gradient. The support is the student's, so what the student would say decides
+    where it listens.
+    """
+    teacher = teacher.detach()
+    top, where = student.topk(top_k, dim=-1)  # (N, T, K)
+    s = top - torch.logsumexp(student, dim=-1, keepdim=True)
+    q = teacher.gather(-1, where) - torch.logsumexp(teacher, dim=-1, keepdim=True)
+    return jensen_shannon(with_tail(s), with_tail(q), alpha)
+
+
+def clipped_importance(logp: Tensor, old_logp: Tensor, limit: float) -> Tensor:
+    """min(pi / pi_old, limit) without gradient, for tokens sampled by an older policy; (N, T)."""
+    return torch.exp((logp - old_logp).detach().clamp(-20.0, 20.0)).clamp(max=limit)
+
+
+def token_logp(logits: Tensor, tokens: Tensor) -> Tensor:
+    """log pi(y_t); logits (N, T, V), tokens (N, T) -> (N, T)."""
+    return logits.gather(-1, tokens[..., None]).squeeze(-1) - torch.logsumexp(logits, dim=-1)
+
+
+def reply_mean(per_token: Tensor, mask: Tensor) -> Tensor:
+    """Mean over a reply's tokens, then over replies (trl's loss_type "grpo"); a fully masked reply counts as zero."""
+    return ((per_token * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy in nats of each next-token distribution; (N, T, V) -> (N, T)."""
+    logp = torch.log_softmax(logits, dim=-1)
+    return -(logp.exp() * logp).sum(-1)

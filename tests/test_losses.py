@@ -1,0 +1,120 @@
+"""The hybrid loss against numbers worked by hand, its limits, and trl's own functions."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+from trl.experimental.sdpo import loss_utils as trl_losses
+
+from rapo_lib import losses
+
+
+def test_advantages_by_hand():
+    # scores 1, 0, 0, -1: mean 0, unbiased std sqrt(2/3) = 0.81650
+    scores = torch.tensor([[1.0, 0.0, 0.0, -1.0]])
+    expected = torch.tensor([[1.0, 0.0, 0.0, -1.0]]) / (math.sqrt(2 / 3) + 1e-4)
+    assert torch.allclose(losses.group_advantages(scores), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.35, 0.1, 1e6, -7.3])
+def test_equal_scores_give_exactly_zero(value):
+    assert losses.group_advantages(torch.full((2, 7), value)).eq(0).all()
+
+
+def test_an_abstained_group_is_zero_and_leaves_others_alone():
+    nan = float("nan")
+    both = losses.group_advantages(torch.tensor([[nan, nan, nan], [1.0, 2.0, 3.0]]))
+    assert both[0].eq(0).all()
+    assert torch.equal(both[1:], losses.group_advantages(torch.tensor([[1.0, 2.0, 3.0]])))
+
+
+def test_one_outlier_is_bounded():
+    # [.35]*7 + [.95]: the outlier gets (G-1)/sqrt(G) = 2.4749 standard deviations, never thousands
+    a = losses.group_advantages(torch.tensor([[0.35] * 7 + [0.95]]))
+    assert a[0, 7].item() == pytest.approx(7 / math.sqrt(8), rel=1e-3)
+    assert a[0, :7].abs().max() < 0.36
+
+
+def test_policy_term_by_hand():
+    # rho = 2 with A = 1 is clipped to 1.2; with A = -1 the unclipped -2 is the minimum, so the loss is 2
+    logp, old = torch.log(torch.tensor([[2.0], [2.0]])), torch.zeros(2, 1)
+    term = losses.policy_term(logp, old, torch.tensor([1.0, -1.0]), (0.2, 0.2))
+    assert term.flatten().tolist() == pytest.approx([-1.2, 2.0])
+
+
+def test_on_policy_gradient_is_minus_advantage():
+    logp = torch.zeros(1, 3, requires_grad=True)
+    losses.policy_term(logp, logp.detach(), torch.tensor([0.7]), (0.2, 0.2)).sum().backward()
+    assert logp.grad.flatten().tolist() == pytest.approx([-0.7] * 3)
+
+
+def test_jensen_shannon_by_hand():
+    # s = (1/2, 1/2), q = (1/4, 3/4), a = 1/2: m = (3/8, 5/8)
+    s, q = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()
+    kl_s = 0.5 * math.log(0.5 / 0.375) + 0.5 * math.log(0.5 / 0.625)
+    kl_q = 0.25 * math.log(0.25 / 0.375) + 0.75 * math.log(0.75 / 0.625)
+    assert losses.jensen_shannon(s, q, 0.5).item() == pytest.approx(0.5 * kl_s + 0.5 * kl_q, abs=1e-6)
+    # a = 1: KL(s || q) = 0.5 ln 2 + 0.5 ln(2/3); a = 0: KL(q || s) = 0.25 ln(1/2) + 0.75 ln(3/2)
+    assert losses.jensen_shannon(s, q, 1.0).item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-6)
+    assert losses.jensen_shannon(s, q, 0.0).item() == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5), abs=1e-6)
+
+
+def test_tail_bucket_completes_the_distribution():
+    logp = torch.tensor([[0.5, 0.3]]).log()
+    assert losses.with_tail(logp).exp().flatten().tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]), k=st.integers(1, 12))
+def test_distillation_agrees_with_trl(seed, alpha, k):
+    g = torch.Generator().manual_seed(seed)
+    student, teacher = torch.randn(2, 3, 12, generator=g), torch.randn(2, 3, 12, generator=g)
+    ours = losses.distillation_term(student, teacher, top_k=k, alpha=alpha)
+    theirs = trl_losses.compute_topk_self_distillation_loss(
+        student, teacher, distillation_topk=k, distillation_alpha=alpha, distillation_add_tail=True
+    )
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert (ours > -1e-5).all()
+
+
+def test_a_teacher_that_agrees_teaches_nothing():
+    logits = torch.randn(2, 3, 10, requires_grad=True)
+    losses.distillation_term(logits, logits, top_k=4, alpha=0.5).sum().backward()
+    assert logits.grad.abs().max() < 1e-6
+
+
+def test_gradients_are_right_numerically():
+    torch.manual_seed(0)
+    student = torch.randn(1, 2, 6, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(1, 2, 6, dtype=torch.float64)
+    assert gradcheck(lambda s: losses.distillation_term(s, teacher, top_k=3, alpha=0.5), student)
+    tokens = torch.tensor([[1, 4]])
+    old = losses.token_logp(student.detach(), tokens) + 0.05
+    a = torch.tensor([0.8], dtype=torch.float64)
+    assert gradcheck(lambda s: losses.policy_term(losses.token_logp(s, tokens), old, a, (0.2, 0.2)), student)
+
+
+def test_the_teacher_carries_no_gradient():
+    student, teacher = torch.randn(1, 1, 8, requires_grad=True), torch.randn(1, 1, 8, requires_grad=True)
+    losses.distillation_term(student, teacher, top_k=3, alpha=0.5).sum().backward()
+    assert teacher.grad is None and student.grad.abs().sum() > 0
+
+
+def test_importance_is_clipped_and_carries_no_gradient():
+    logp = torch.tensor([[math.log(3.0), 0.0]], requires_grad=True)
+    ratio = losses.clipped_importance(logp, torch.zeros(1, 2), 2.0)
+    assert ratio.tolist() == [[2.0, 1.0]] and not ratio.requires_grad
+
+
+def test_reply_mean_counts_replies_alike_and_masked_ones_as_zero():
+    # reply 1: mean(1, 3) = 2; reply 2: mean(5) = 5; reply 3: all masked -> 0; mean over 3 replies = 7/3
+    values = torch.tensor([[1.0, 3.0], [5.0, 99.0], [7.0, 7.0]])
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    assert losses.reply_mean(values, mask).item() == pytest.approx(7 / 3)
+
+
+def test_entropy_of_a_uniform_distribution():
+    assert losses.entropy(torch.zeros(1, 1, 8)).item() == pytest.approx(math.log(8))
