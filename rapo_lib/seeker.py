@@ -132,18 +132,19 @@ class AppraisalSeeker:
 
 OPEN_QUESTION = re.compile(r"\b(what|how|who|where|when|why|which)\b[^?.!]*\?\s*$", re.IGNORECASE)
 PROBE_GAIN, PROBE_COST = 6.0, -4.0
+COMMON = frozenset("about there would could should which where think because still every other never these".split())
 
 
 def content_words(text: str) -> set[str]:
-    """Words of five letters or more."""
-    return set(re.findall(r"[a-z]{5,}", text.lower()))
+    """Words of five letters or more that are not in every sentence."""
+    return set(re.findall(r"[a-z]{5,}", text.lower())) - COMMON
 
 
 def probe_reply(history: Sequence[Turn]) -> str:
     """The best reply to a probe seeker: an open question about what they said last."""
     last = next(turn.text for turn in reversed(history) if turn.speaker == "seeker")
-    words = re.findall(r"[a-z]{5,}", last.lower()) or ["this"]
-    return f"What is it about {max(words, key=len)} that stays with you?"
+    word = max(sorted(content_words(last)), key=len, default="this")
+    return f"What is it about {word} that stays with you?"
 
 
 class ProbeSeeker:
