@@ -229,14 +229,26 @@ def _execute(
                 kernel_manager_class=own_kernel({"RAPO_NOTEBOOK_HASH": notebook_hash}),
             )
         except RapoError as error:
-            kept = f"; see {failed}" if partial.exists() else ""
-            if partial.exists():
-                os.replace(partial, failed)
+            kept = f"; see {failed}" if _keep(partial, failed) else ""
             summary, *tail = str(error).split("\n", 1)
             raise RapoError("\n".join([f"{place.words(source.name)}: {summary}{kept}", *tail])) from error.__cause__
     os.replace(partial, target)
     failed.unlink(missing_ok=True)
     return round(time.monotonic() - started, 2)
+
+
+def _keep(partial: Path, failed: Path) -> bool:
+    """Give a failed execution's notebook its name if it is whole (on a full disk it is not)."""
+    failed.unlink(missing_ok=True)
+    if not partial.exists():
+        return False
+    try:
+        runs.read_json(partial)
+    except RapoError:
+        partial.unlink()
+        return False
+    os.replace(partial, failed)
+    return True
 
 
 def _papermill(source: Path, partial: Path, **options: Any) -> None:
@@ -293,8 +305,10 @@ def own_kernel(env: dict[str, str]) -> "type[AsyncKernelManager]":
     from jupyter_client.manager import AsyncKernelManager
 
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # no history database (it locks on network drives), and no log lines between our progress lines
+    quiet = ["--HistoryManager.enabled=False", "--IPKernelApp.log_level=ERROR"]
     spec = KernelSpec(
-        **get_kernel_dict(extra_arguments=["--HistoryManager.enabled=False"]),  # starts sys.executable
+        **get_kernel_dict(extra_arguments=quiet),  # starts sys.executable
         env={"MPLBACKEND": "module://matplotlib_inline.backend_inline", "PYTHONPATH": os.pathsep.join(paths), **env},
     )
 
