@@ -1,0 +1,256 @@
+"""From bytes on disk to JSON records: plain, gzip or zip; JSON, JSONL or parquet.
+
+Contents decide, never the file name. What cannot be read is reported or raised, never skipped in silence:
+a bad line or a bad zip member costs itself, a broken file raises one `CorpusError`.
+"""
+
+import gzip
+import io
+import json
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+MIB = 1 << 20
+MAX_DOCUMENT = 256 * MIB  # ours: one JSON text is parsed whole and takes about five times its size in memory
+MAX_LINE = 16 * MIB  # ours: the longest JSONL record
+FREE = 64 * MIB  # ours: archives may always unpack to this much ...
+RATIO = 100  # ours: ... and beyond it to at most this many times their own size (text packs 3 to 15 times)
+PEEK = 20  # ours: lines looked at to tell JSONL from one JSON document
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt", ".parquet")  # zip members worth opening
+UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
+
+Record = tuple[str, Any]  # where it lies, and the parsed JSON value
+
+
+class CorpusError(ValueError):
+    """A file that cannot be read as dialogues; the message is one line: where, what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something the reader left out, or (`lost=False`) repaired and kept."""
+
+    where: str  # file and position
+    why: str
+    lost: bool = True
+
+
+Report = Callable[[Dropped], None]
+
+
+def records(path: Path, report: Report) -> Iterator[Record]:
+    """Every record of the file with its position; JSONL and parquet stream."""
+    if not path.is_file():
+        raise CorpusError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'no such file'}")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        try:
+            if magic == b"PK\x03\x04":
+                yield from zip_records(file, str(path), size, report)
+            elif magic[:2] == b"\x1f\x8b":
+                with gzip.open(file) as stream:
+                    yield from stream_records(stream, str(path), None, max(FREE, RATIO * size), report)
+            else:
+                yield from stream_records(file, str(path), size, None, report)
+        except UNREADABLE as error:
+            raise CorpusError(
+                f"{path}: damaged or cut short ({error or type(error).__name__}); fetch it again"
+            ) from None
+
+
+# ------------------------------------------------------------------------------------------- archives
+
+
+def zip_records(file: BinaryIO, name: str, size: int, report: Report) -> Iterator[Record]:
+    """The records of every dialogue file in an archive; nothing is ever unpacked to disk."""
+    with zipfile.ZipFile(file) as archive:
+        members = [m for m in archive.infolist() if not m.is_dir()]
+        check_members(members, name, size)
+        for member in members:
+            where = f"{name}!{member.filename}"
+            if is_clutter(member.filename):
+                continue
+            if not member.filename.lower().endswith(SUFFIXES):
+                report(Dropped(where, f"not a dialogue file (read: {', '.join(SUFFIXES)})"))
+                continue
+            with archive.open(member) as stream:
+                try:
+                    yield from stream_records(stream, where, member.file_size, None, report)
+                except CorpusError as error:
+                    report(Dropped(where, str(error).removeprefix(f"{where}: ")))
+
+
+def check_members(members: list[zipfile.ZipInfo], name: str, size: int) -> None:
+    """Refuse archives built to do harm before anything of them is unpacked."""
+    total = sum(m.file_size for m in members)
+    if total > max(FREE, RATIO * size):
+        raise CorpusError(f"{name}: would unpack to {total // MIB} MiB from {size} bytes, a zip bomb; refused")
+    for member in members:
+        inside = PurePosixPath(member.filename.replace("\\", "/"))
+        if inside.is_absolute() or ".." in inside.parts or ":" in inside.parts[0]:
+            raise CorpusError(f"{name}: member {member.filename!r} points outside the archive; refused")
+        if member.flag_bits & 1:
+            raise CorpusError(f"{name}: member {member.filename!r} is encrypted; unpack it first")
+
+
+def is_clutter(filename: str) -> bool:
+    """Files that operating systems add to archives."""
+    parts = PurePosixPath(filename).parts
+    return parts[0] == "__MACOSX" or parts[-1].startswith(".")
+
+
+# -------------------------------------------------------------------------------------------- streams
+
+
+def stream_records(
+    stream: BinaryIO, name: str, size: int | None, budget: int | None, report: Report
+) -> Iterator[Record]:
+    """The records of one uncompressed stream; `size` where known, `budget` the most it may unpack to."""
+    lines = peek(stream, name)
+    limit = MAX_DOCUMENT if budget is None else min(MAX_DOCUMENT, budget)
+    if lines[0].startswith(b"PAR1"):
+        yield from parquet_records(stream, name, limit)
+        return
+    parsed = [is_json(line) for line in lines]
+    if len(lines) > 1 and parsed[0]:
+        yield from line_records(stream, name, budget, report)
+        return
+    try:
+        root = read_document(stream, name, size, limit)
+    except CorpusError:
+        if lines[0].startswith(b"[") or not any(parsed[1:]):
+            raise
+        stream.seek(0)
+        yield from line_records(stream, name, budget, report)  # JSONL that opens with a broken line
+        return
+    yield from split_document(root, name)
+
+
+def peek(stream: BinaryIO, name: str) -> list[bytes]:
+    """The first lines that are not blank, without a byte order mark; the stream is then back at its start."""
+    lines: list[bytes] = []
+    left = MAX_LINE + 1
+    while len(lines) < PEEK and left > 0 and (line := stream.readline(left)):
+        left -= len(line)
+        lines += [bare] if (bare := line.removeprefix(b"\xef\xbb\xbf").strip()) else []
+    stream.seek(0)
+    if not lines:
+        raise CorpusError(f"{name}: is empty")
+    if lines[0][:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise CorpusError(f"{name}: is UTF-16 text; save it as UTF-8")
+    if not lines[0].startswith(b"PAR1") and any(b"\0" in line for line in lines):
+        raise CorpusError(f"{name}: is binary; expected JSON, JSONL or parquet, plain or in .gz or .zip")
+    return lines
+
+
+def is_json(line: bytes) -> bool:
+    """Whether the line alone is a JSON object or array."""
+    if line[:1] not in (b"{", b"["):
+        return False
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def line_records(stream: BinaryIO, name: str, budget: int | None, report: Report) -> Iterator[Record]:
+    """JSONL, one line in memory at a time; a bad line costs itself."""
+    used = 0
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), start=1):
+        used += len(line)
+        where = f"{name}, line {number}"
+        if too_long := len(line) > MAX_LINE:
+            used += skip_line(stream, line)
+        if budget is not None and used > budget:
+            raise CorpusError(f"{name}: unpacks to more than {budget // MIB} MiB, a compression bomb; refused")
+        if too_long:
+            report(Dropped(where, f"longer than {MAX_LINE // MIB} MiB"))
+        elif line.strip():
+            try:
+                yield where, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
+                report(Dropped(where, not_json(error)))
+
+
+def skip_line(stream: BinaryIO, line: bytes) -> int:
+    """Read on to the end of an overlong line; returns how many bytes that took."""
+    skipped = 0
+    while line and not line.endswith(b"\n"):
+        line = stream.readline(MIB)
+        skipped += len(line)
+    return skipped
+
+
+def read_document(stream: BinaryIO, name: str, size: int | None, limit: int) -> Any:
+    """One whole JSON text."""
+    data = b"" if size is not None and size > limit else stream.read(limit + 1)
+    if not data or len(data) > limit:
+        raise CorpusError(
+            f"{name}: one JSON document of more than {limit // MIB} MiB; "
+            "write it as JSONL (one object a line), which is read as a stream"
+        )
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{name}: {not_json(error)}") from None
+
+
+def not_json(error: Exception) -> str:
+    """Say in plain words why a text is not JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 text (byte 0x{error.object[error.start]:02x} at offset {error.start})"
+    if isinstance(error, RecursionError):
+        return "JSON nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
+        at = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        return f"not valid JSON, {'it looks cut short' if cut else 'broken'} ({at})"
+    return f"not valid JSON ({error})"
+
+
+def split_document(root: Any, name: str) -> Iterator[Record]:
+    """A list of records, records keyed by number (ESC-Eval), one chat, or one record."""
+    if isinstance(root, list) and not is_message(root[0] if root else None):
+        numbered = list(enumerate(root, start=1))
+    elif isinstance(root, dict) and root and all(key.isdecimal() for key in root):
+        numbered = [(key, {"id": key, **(v if isinstance(v, dict) else {"dialogue": v})}) for key, v in root.items()]
+    elif isinstance(root, list | dict):
+        numbered = [(1, root)]
+    else:
+        raise CorpusError(f"{name}: holds a JSON {type(root).__name__}; expected a list or an object of dialogues")
+    if not numbered:
+        raise CorpusError(f"{name}: holds an empty list")
+    for number, record in numbered:
+        yield f"{name}, record {number}", record
+
+
+def is_message(value: Any) -> bool:
+    """Whether this is one message of a chat, so that the list around it is one dialogue."""
+    return isinstance(value, dict) and ({"role", "content"} <= value.keys() or {"from", "value"} <= value.keys())
+
+
+def parquet_records(stream: BinaryIO, name: str, limit: int) -> Iterator[Record]:
+    """The rows of a parquet file, a few hundred in memory at a time."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise CorpusError(f"{name}: is parquet, which needs pyarrow: pip install pyarrow") from None
+    if not isinstance(stream, io.BufferedReader):  # an archive: parquet is read from its end, so unpack it in memory
+        stream = io.BytesIO(stream.read(limit + 1))
+        if stream.getbuffer().nbytes > limit:
+            raise CorpusError(f"{name}: unpacks to more than {limit // MIB} MiB; unpack it to a file first")
+    try:
+        batches = pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=256)
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise CorpusError(f"{name}: damaged parquet ({str(error).splitlines()[0]}); fetch it again") from None
