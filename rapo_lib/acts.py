@@ -1,7 +1,7 @@
 """What one sentence of a supporter does: ask, reflect, validate, suggest, inform, reassure, disclose, dismiss ...
 
 Multinomial logistic regression on the sentence's embedding and a few surface features, fitted in seconds on
-sentences we wrote (`data/acts.jsonl`); the weights are kept in the user's cache under the hash of data and features.
+sentences we wrote (`data/reply_acts.jsonl`); the weights are kept in the user's cache under the hash of data and features.
 The acts follow ESConv's strategies and Hill's helping skills; stock, flattery, dismissal and distress are ours.
 """
 
@@ -104,7 +104,7 @@ def fit(x: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray:
 @cache
 def examples() -> tuple[tuple[str, ...], np.ndarray]:
     """The sentences we wrote and the index of each one's act."""
-    lines = (resources.files("rapo_lib") / "data" / "acts.jsonl").read_text("utf-8").splitlines()
+    lines = (resources.files("rapo_lib") / "data" / "reply_acts.jsonl").read_text("utf-8").splitlines()
     records = [json.loads(line) for line in lines if line]
     return tuple(r["text"] for r in records), np.array([ACTS.index(r["act"]) for r in records])
 

@@ -21,9 +21,10 @@ from rapo_lib.fluency import fluency_batch
 
 __all__ = ["Perception", "fluency_batch", "perceive_batch", "split_sentences"]
 
-# Mean token log-probability at the 5th percentile of 160 human supporter turns (ESConv validation and FailedESConv):
-FLUENT = -6.0  # six words or more
-FLUENT_SHORT = -12.8  # fewer: "Bye!" is a surprising thing to begin with
+# Mean token log-probability: the 5th percentile of 160 human supporter turns (ESConv validation and FailedESConv) is
+# -6.0 at six words or more, and -12.8 below that.
+FLUENT = -6.5  # six words or more; half a nat of grace, so that a rare name is no garble
+FLUENT_SHORT = -12.8  # fewer words: "Bye!" is a surprising thing to begin with
 LONG = 90  # words
 REMEMBERED = 20_000  # perceptions kept in memory
 # Specificity is the probability that a sentence belongs to this history and not to another person's: a logistic
@@ -276,7 +277,7 @@ def heard_fault(sentences: Sequence[str], acts: np.ndarray, own: np.ndarray, flu
         return "flattery"
     idle = (p["other"] + p["information"]) @ share
     asks = (p["question_open"] + p["question_closed"]).max() > 0.5
-    lost = own.max() < 0.075 or (own.max() < 0.13 and idle > 0.5)
+    lost = own.max() < 0.075 + 0.1 * idle
     return "off_topic" if lost and lengths.sum() >= 5 and not (asks and lengths.sum() <= 12) else ""
 
 
@@ -297,14 +298,15 @@ def perceive(history: Sequence[Turn], reply: str, fluency: float) -> Perception:
     acts = act_probabilities(sentences)
     own = specificity(sentences, said)
     known = np.clip((own - 0.15) / 0.75, 0, 1)
-    acts[:, ACTS.index("reflection")] *= 1 + 4 * known  # to speak of this story is what makes a reflection
+    judges = acts.argmax(1) == ACTS.index("dismissal")
+    acts[:, ACTS.index("reflection")] *= 1 + 4 * known * ~judges  # to speak of this story is what makes a reflection
     acts /= acts.sum(1, keepdims=True)
     repeats = round(repetition(sentences, said_by(history, "supporter")), 3)
     if fault := heard_fault(sentences, acts, own, fluency):
         return faulty(fault, repeats)
     p = dict(zip(ACTS, acts.T, strict=True))
     copied = np.array([max((copied_share(s, text) for text in said), default=0.0) for s in sentences])
-    mirrors = p["reflection"] + p["validation"] + 0.5 * p["question_closed"] * (own > 0.5)
+    mirrors = p["reflection"] + p["validation"] + 0.2 * p["question_closed"] * (own > 0.5)
     found = {
         "understands": mirrors * known * (1 - np.clip((copied - 0.4) / 0.4, 0, 1)),
         "asks": p["question_open"] * (0.5 + 0.5 * known),
