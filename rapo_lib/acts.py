@@ -1,7 +1,7 @@
 """What one sentence of a supporter does: ask, reflect, validate, suggest, inform, reassure, disclose, dismiss ...
 
 Multinomial logistic regression on the sentence's embedding and a few surface features, fitted in seconds on
-sentences we wrote (`data/reply_acts.jsonl`); the weights are kept in the user's cache under the hash of data and features.
+sentences we wrote (`data/reply_acts.jsonl`); the weights are kept in the user's cache under the hash of both.
 The acts follow ESConv's strategies and Hill's helping skills; stock, flattery, dismissal and distress are ours.
 """
 
