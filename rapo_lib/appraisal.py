@@ -37,6 +37,17 @@ class Needs:
     patience: int  # supporter turns without advice or information before it grates
 
 
+NOTICED = {  # how sure perception must be of an act for it to be noticed at all, and to count in full
+    "understands": (0.15, 0.7),
+    "asks": (0.15, 0.5),
+    "suggests": (0.2, 0.7),
+    "informs": (0.25, 0.75),
+    "reassures": (0.25, 0.75),
+    "discloses": (0.25, 0.75),
+    "validates": (0.2, 0.7),
+    "dismisses": (0.15, 0.6),
+}
+KINDNESS = 0.5  # a sentence that may be blame is heard as blame less, the more it validates
 NEVER = 99
 NEEDS = {
     "heard_first": Needs(
@@ -93,19 +104,19 @@ FAULT_GROWTH = 0.3
 DISMISSED = -8.0
 REACHED = 2.5  # a question that reaches something held back
 RELIEF = 4.0  # having told it
-STOCK, REPEATED, OFF = -2.0, -4.0, -2.5
-QUESTIONED, NO_PLAN, THIN, FLOOR, ADVICE_AGAIN = -2.0, -1.5, -0.75, -2.0, -1.5  # each grows with every further time
+STOCK, REPEATED, OFF = -2.0, -4.0, -2.0
+QUESTIONED, NO_PLAN, THIN, FLOOR, ADVICE_AGAIN = -1.5, -1.5, -0.75, -2.0, -1.5  # each grows with every further time
 SHARED = 1.5
 WORN = (1.0, 1.0, 0.8, 0.65, 0.5)  # worth of the same acts by number of turns in a row that already had them
 FADING = (1.0, 0.6, 0.3, 0.0)  # worth of advice, of reassurance, by times already given
 ENOUGH_HEARD, ENOUGH_TRUST = 1.2, 0.5  # understanding and trust from which a person is ready for advice
 TRUST = {"understands": 0.22, "asks": 0.08, "validates": 0.06, "dismisses": -0.4}
 TRUST_START, TRUST_START_GUARDED, TRUST_FAULT, TRUST_PUSHED = 0.2, 0.1, -0.12, -0.12
-ROOM, LEAST_ROOM = 65.0, 0.35  # gains shrink as there is less left to relieve
+ROOM_ABOVE, ROOM_BELOW, LEAST_ROOM = 65.0, 30.0, 0.35  # both gains and losses shrink towards the end of the scale
 ACTS = ("understands", "asks", "suggests", "informs", "reassures", "discloses", "validates")
 PRESENT = 0.4  # an act this strong counts as done
 ABSENT = 0.25  # below this in every act, a reply is thin
-ON_TOPIC = 0.3
+ON_TOPIC, ON_POINT = 0.15, 0.4  # relevance below which it grates, and from which it counts in full
 REACH, REACH_TRUST = 0.45, 0.1  # similarity that reaches a topic, and how far trust lowers it
 MOST = 10.0  # change in one turn
 NOISE, NOISE_SHARE = 1.0, 0.25  # personal noise: at most a point, at most a quarter of the change, so no sign flips
@@ -160,6 +171,14 @@ def present_acts(acts: Perception) -> tuple[str, ...]:
     return tuple(act for act in ACTS if getattr(acts, act) >= PRESENT)
 
 
+def noticed(acts: Perception) -> Perception:
+    """The acts as strongly as this person takes them: (x - threshold) / (full - threshold), clipped to 0-1."""
+    sure = {act: getattr(acts, act) for act in NOTICED}
+    sure["dismisses"] -= KINDNESS * acts.validates
+    strength = {act: min(1.0, max(0.0, (sure[act] - least) / (full - least))) for act, (least, full) in NOTICED.items()}
+    return replace(acts, **strength)
+
+
 def between(pair: tuple[float, float], share: float) -> float:
     """From the first value to the second."""
     return pair[0] + (pair[1] - pair[0]) * share
@@ -187,7 +206,7 @@ def gains(profile: SeekerProfile, mood: Mood, acts: Perception) -> dict[str, flo
 
 
 def costs(profile: SeekerProfile, mood: Mood, acts: Perception) -> dict[str, float]:
-    """What hurts or grates, by cause; none of it shrinks with the mood."""
+    """What hurts or grates, by cause."""
     needs = NEEDS[profile.advice]
     done = present_acts(acts)
     pushed = "own_way" if profile.advice == "wary_of_advice" and mood.turn > 0 else "advice_early"
@@ -216,24 +235,24 @@ def costs(profile: SeekerProfile, mood: Mood, acts: Perception) -> dict[str, flo
 
 def effects(profile: SeekerProfile, mood: Mood, acts: Perception) -> dict[str, float]:
     """Points of emotion by cause; a fault leaves nothing but costs."""
-    found = costs(profile, mood, acts)
+    hurt = min(1.0, max(LEAST_ROOM, mood.emotion / ROOM_BELOW))
+    found = {cause: points * hurt for cause, points in costs(profile, mood, acts).items()}
     if acts.fault:
         fault = FAULTS[acts.fault] * (1 + FAULT_GROWTH * mood.faults)
-        return {acts.fault: fault, "dismissed": found["dismissed"]}
+        return {acts.fault: fault * hurt, "dismissed": found["dismissed"]}
     worn = later(WORN, mood.run) if present_acts(acts) == mood.acts else 1.0
-    room = min(1.0, max(LEAST_ROOM, (100 - mood.emotion) / ROOM))
+    room = min(1.0, max(LEAST_ROOM, (100 - mood.emotion) / ROOM_ABOVE))
     fresh = 1 - max(acts.stock, acts.repeats)
-    share = worn * room * fresh * min(1.0, acts.relevance / PRESENT) * (0.8 + 0.4 * mood.trust)
-    found |= {cause: points * share for cause, points in gains(profile, mood, acts).items()}
-    return found
+    share = worn * room * fresh * min(1.0, acts.relevance / ON_POINT) * (0.8 + 0.4 * mood.trust)
+    return found | {cause: points * share for cause, points in gains(profile, mood, acts).items()}
 
 
-def newly_reached(mood: Mood, heard: Heard) -> int | None:
+def newly_reached(mood: Mood, acts: Perception, reach: Sequence[float]) -> int | None:
     """The disclosure that this reply's question reaches for the first time: the nearest one."""
-    if heard.acts.fault or heard.acts.asks < PRESENT or mood.questions >= 3:
+    if acts.fault or acts.asks < PRESENT or mood.questions >= 3:
         return None
     known = {index for index, _ in mood.reached}
-    near = [(reach, -index) for index, reach in enumerate(heard.reach) if index not in known]
+    near = [(nearness, -index) for index, nearness in enumerate(reach) if index not in known]
     best, index = max(near, default=(0.0, 0))
     return -index if best >= REACH - REACH_TRUST * mood.trust else None
 
@@ -255,12 +274,13 @@ def unit_noise(profile: SeekerProfile, spoken: Spoken, reply: str) -> float:
 
 def appraise(profile: SeekerProfile, mood: Mood, heard: Heard) -> tuple[Mood, Told]:
     """One step: E' = clip(E + clip(sum of effects + noise, -10, 10), 0, 100)."""
-    found = effects(profile, mood, heard.acts)
-    if (new := newly_reached(mood, heard)) is not None:
+    acts = noticed(heard.acts)
+    found = effects(profile, mood, acts)
+    if (new := newly_reached(mood, acts, heard.reach)) is not None:
         found["reached"] = REACHED
         delay = 0 if mood.trust >= ENOUGH_TRUST else 2 if profile.voice == "guarded" else 1
         mood = replace(mood, reached=(*mood.reached, (new, mood.turn + delay)))
-    telling = to_tell(profile, mood, heard.spoken, sum(found.values()), heard.acts)
+    telling = to_tell(profile, mood, heard.spoken, sum(found.values()), acts)
     if telling is not None:
         found["told"] = RELIEF
     points = sum(found.values())
@@ -275,7 +295,7 @@ def appraise(profile: SeekerProfile, mood: Mood, heard: Heard) -> tuple[Mood, To
         disclosure=profile.disclosures[telling].text if telling is not None else "",
         late=telling is not None and telling != new,
     )
-    return replace(next_mood(mood, heard.acts, found), emotion=emotion), told
+    return replace(next_mood(mood, acts, found), emotion=emotion), told
 
 
 def next_mood(mood: Mood, acts: Perception, found: dict[str, float]) -> Mood:
