@@ -1,0 +1,208 @@
+"""Evaluation: self-play with simulated seekers, what each reply does, and blind comparisons of two policies.
+
+Self-play follows PPDPP's shape (eight turns at most); success is a true emotion of 70 or more (ours).
+Evaluation is the one place besides oracle arms that reads the seeker's emotion.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, opening_history, to_messages
+from rapo_lib.feedback import CandidateGroup, Judge
+from rapo_lib.fluency import fluency_batch
+from rapo_lib.perception import perceive_batch
+from rapo_lib.runs import seed_for
+from rapo_lib.sampling import fit, sample_replies
+from rapo_lib.seeker import Seeker
+
+TURNS = 8  # supporter turns, PPDPP's limit
+SUCCESS = 70.0  # emotion; ours (SAGE's band A)
+ASKS = re.compile(r"\b(what (should|do|can|would) (i|you|we)|any (advice|ideas|tips)|how (do|should|can) i)\b", re.I)
+PRESENT = 0.5  # a reply does what its perception gives at least this strength
+
+
+class Policy(Protocol):
+    """Anything that answers: one reply for each history; the seed makes it repeatable."""
+
+    def __call__(self, histories: Sequence[Sequence[Turn]], seed: int) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPolicy:
+    """A causal language model as a policy."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompt_tokens: int = 80
+    reply_tokens: int = 32
+    temperature: float = 1.0
+
+    def __call__(self, histories: Sequence[Sequence[Turn]], seed: int) -> list[str]:
+        prompts = [fit(to_messages(h), self.tokenizer, self.prompt_tokens) for h in histories]
+        replies = sample_replies(
+            self.model,
+            self.tokenizer,
+            prompts,
+            max_new_tokens=self.reply_tokens,
+            temperature=self.temperature,
+            seed=seed,
+        )
+        return [group[0] for group in replies]
+
+
+# ----------------------------------------------------------------------------------------- self-play
+
+
+def self_play(
+    policy: Policy, profiles: Sequence[SeekerProfile], seeker: Seeker, *, turns: int = TURNS, seed: int = 0
+) -> list[Dialogue]:
+    """One dialogue with every person, all of them a turn at a time; each seeker turn carries the true emotion.
+
+    The same seed gives every policy the same draws, so differences between policies are paired.
+    """
+    histories = [opening_history(p) for p in profiles]
+    for turn in range(turns):
+        replies = policy(histories, seed_for(seed, "reply", turn))
+        items = [
+            (p, h, reply, seed_for(seed, p.id, turn)) for p, h, reply in zip(profiles, histories, replies, strict=True)
+        ]
+        reactions = seeker.react_batch(items)
+        histories = [
+            (*h, Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
+            for h, reply, r in zip(histories, replies, reactions, strict=True)
+        ]
+    return [
+        Dialogue(p.id, h, situation=p.situation, problem=p.problem, emotion_type=p.emotion_type, source="self-play")
+        for p, h in zip(profiles, histories, strict=True)
+    ]
+
+
+def trajectories(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
+    """One row per seeker turn: profile, turn (0 is the opening), emotion."""
+    rows = [
+        {"profile": d.id, "turn": turn, "emotion": t.emotion}
+        for d in dialogues
+        for turn, t in enumerate(t for t in d.turns if t.speaker == "seeker")
+    ]
+    return pd.DataFrame(rows)
+
+
+def outcomes(dialogues: Sequence[Dialogue], success: float = SUCCESS) -> pd.DataFrame:
+    """One row per dialogue: emotion at start and end, gained, success, turns until success (failures count as all)."""
+    rows = []
+    for d in dialogues:
+        felt = [t.emotion for t in d.turns if t.speaker == "seeker"]
+        reached = next((i for i, e in enumerate(felt) if e >= success), None)
+        rows.append(
+            {
+                "profile": d.id,
+                "start": felt[0],
+                "end": felt[-1],
+                "gained": felt[-1] - felt[0],
+                "success": reached is not None,
+                "turns": len(felt) - 1 if reached is None else reached,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+# ----------------------------------------------------------------------------------- what a reply does
+
+
+def reply_metrics(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
+    """One row per supporter turn: what it does, its length, repetition and fluency.
+
+    `premature` (ours): advice nobody asked for, before any reflection or open question in this dialogue.
+    """
+    items = [(d.id, d.history(i), t.text) for d in dialogues for i, t in enumerate(d.turns) if t.speaker == "supporter"]
+    heard = perceive_batch([(history, reply) for _, history, reply in items])
+    fluent = fluency_batch([reply for *_, reply in items])
+    rows, listened = [], {}
+    for (name, history, reply), acts, logp in zip(items, heard, fluent, strict=True):
+        suggests = acts.suggests >= PRESENT
+        rows.append(
+            {
+                "profile": name,
+                "turn": sum(t.speaker == "supporter" for t in history) + 1,
+                "reply": reply,
+                "suggestion": suggests,
+                "premature": suggests and not listened.get(name, False) and not asks_for_advice(history),
+                "question": "?" in reply,
+                "open_question": acts.asks >= PRESENT,
+                "reflection": acts.understands >= PRESENT,
+                "stock": acts.stock >= PRESENT,
+                "repetition": acts.repeats >= PRESENT,
+                "fault": acts.fault,
+                "words": len(reply.split()),
+                "fluency": float(logp),
+            }
+        )
+        listened[name] = listened.get(name, False) or acts.understands >= PRESENT or acts.asks >= PRESENT
+    return pd.DataFrame(rows)
+
+
+def asks_for_advice(history: Sequence[Turn]) -> bool:
+    """True if the seeker's last words ask what to do (ours; a plain pattern, so that it can be read)."""
+    last = next((t.text for t in reversed(history) if t.speaker == "seeker"), "")
+    return ASKS.search(last) is not None
+
+
+def distinct(replies: Sequence[str], n: int = 2) -> float:
+    """Share of different n-grams among all n-grams of the replies (distinct-n)."""
+    grams = [tuple(w[i : i + n]) for w in (r.lower().split() for r in replies) for i in range(len(w) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0
+
+
+# ------------------------------------------------------------------------------------ two policies, blind
+
+
+def win_rates(
+    judge: Judge,
+    seeker: Seeker,
+    profiles: Mapping[str, SeekerProfile],
+    asked: Sequence[tuple[str, Sequence[Turn]]],
+    ours: Sequence[str],
+    theirs: Sequence[str],
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Each pair of replies to one history goes to the judge as one shuffled group with the seeker's reactions.
+
+    `asked` holds (profile id, history). Columns: profile, win by the judge (1, 0.5 for a tie, 0; NaN if it abstained)
+    and `true_win` by the emotion that follows.
+    """
+    rng = np.random.default_rng(seed)
+    flip = rng.random(len(asked)) < 0.5
+    pairs = [(b, a) if f else (a, b) for a, b, f in zip(ours, theirs, flip, strict=True)]
+    items = [
+        (profiles[name], history, reply, seed_for(seed, name, k))
+        for k, ((name, history), pair) in enumerate(zip(asked, pairs, strict=True))
+        for reply in pair
+    ]
+    flat = seeker.react_batch(items)
+    reactions = list(zip(flat[::2], flat[1::2], strict=True))
+    groups = [
+        CandidateGroup(tuple(history), pair, (x.text, y.text))
+        for (_, history), pair, (x, y) in zip(asked, pairs, reactions, strict=True)
+    ]
+    rows = []
+    for (name, _), f, verdict, felt in zip(asked, flip, judge.compare_batch(groups), reactions, strict=True):
+        mine, other = (1, 0) if f else (0, 1)
+        scores = verdict.scores or (np.nan, np.nan)
+        rows.append(
+            {
+                "profile": name,
+                "win": _beats(scores[mine], scores[other]),
+                "true_win": _beats(felt[mine].emotion, felt[other].emotion),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _beats(mine: float, other: float) -> float:
+    return (np.sign(mine - other) + 1) / 2
