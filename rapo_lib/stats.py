@@ -46,3 +46,11 @@ def paired(table: pd.DataFrame, value: str, arm: str, reference: str, by: str = 
     """Mean difference arm - reference of the same units, with its t interval; columns `arm`, `by`, `value`."""
     wide = table.pivot_table(index=by, columns="arm", values=value, aggfunc="mean")
     return t_interval(wide[arm] - wide[reference])
+
+
+def verdict(interval: Interval, sign: int = 1) -> str:
+    """What an interval says of a claim that the difference has this sign: supported, not supported or inconclusive."""
+    if interval.n < 2:
+        return "no interval"
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    return "supported" if low > 0 else "not supported" if high < 0 else "inconclusive"

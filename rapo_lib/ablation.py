@@ -1,0 +1,220 @@
+"""Arms: the same training with one thing changed, each a folder that is whole or not there.
+
+A finished arm is never trained again; an interrupted one starts anew. All arms share the start, the histories and
+their order, the seeds and the number of tokens, so differences between them come from what the arm changes.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, to_record
+from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
+from rapo_lib.feedback import Judge
+from rapo_lib.models import load_adapter, load_model, lora_config
+from rapo_lib.profiles import Settings
+from rapo_lib.runs import RapoError, atomic_folder, plain, write_csv, write_json, write_jsonl
+from rapo_lib.sampling import fit
+from rapo_lib.seeker import Seeker
+from rapo_lib.simulation import Rollout, SimulatedFeedback, training_row
+from rapo_lib.warmstart import WarmStartConfig, warm_start
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One row of the ablation."""
+
+    name: str
+    label: str
+    reactions: bool = True  # False: the judge sees replies only (without user-reaction modelling)
+    weight: float | None = None  # None: the run's w
+
+
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm(name="full", label="full RAPO"),
+        Arm(name="without_reactions", label="without reactions (URM)", reactions=False),
+        Arm(name="without_distillation", label="without self-distillation (SD)", weight=0.0),
+    )
+}
+WARM = "warm_start"
+LABELS = {WARM: "warm start"} | {name: arm.label for name, arm in ARMS.items()}
+
+
+def start_model(chosen: Settings) -> str:
+    """What every arm starts from: the warm-started folder, or the model itself."""
+    if not chosen.warm_start:
+        return chosen.model
+    config = WarmStartConfig(
+        epochs=chosen.warm_epochs,
+        rank=chosen.lora_rank,
+        prompt_tokens=chosen.prompt_tokens,
+        pairs=chosen.warm_pairs,
+    )
+    return str(warm_start(config, chosen.model))
+
+
+def people(split: str, count: int | None = None) -> list[SeekerProfile]:
+    """The first `count` profiles of a split; they are listed in random order, so any prefix is a fair sample."""
+    return load_profiles(split)[:count]
+
+
+def training_rows(
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]], tokenizer: PreTrainedTokenizerBase, limit: int
+) -> list[dict[str, Any]]:
+    """The trainer's rows for (person, history) pairs, prompts cut to `limit` tokens by whole turns."""
+    rows = [training_row(person, history) for person, history in histories]
+    return [{**row, "prompt": fit(row["prompt"], tokenizer, limit)} for row in rows]
+
+
+# ------------------------------------------------------------------------------------------ training
+
+
+def train_arm(
+    arm: Arm,
+    chosen: Settings,
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    seeker: Seeker,
+    judge: Judge,
+    folder: Path,
+    seed: int = 0,
+) -> Path:
+    """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`."""
+    if (folder / "arm.json").is_file():
+        log.info("%s is trained already", arm.name)
+        return folder
+    from rapo_lib.hybrid import RAPOTrainer  # trl is heavy; only training needs it
+
+    if not histories:
+        raise RapoError("no history to train on; 02_turn_selection selected none")
+    start = start_model(chosen)
+    model, tokenizer = load_model(start, quantization=chosen.quantization)
+    rollouts: list[Rollout] = []
+    feedback = SimulatedFeedback(
+        seeker, judge, {p.id: p for p, _ in histories}, reactions=arm.reactions, seed=seed, watch=rollouts.append
+    )
+    with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
+        trainer = RAPOTrainer(
+            model,
+            feedback,
+            args=_config(arm, chosen, scratch, seed),
+            train_dataset=Dataset.from_list(training_rows(histories, tokenizer, chosen.prompt_tokens)),
+            processing_class=tokenizer,
+            peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
+        )
+        trainer.train()
+        trainer.save_adapter(building / "adapter")
+        write_csv(building / "metrics.csv", step_metrics(trainer.state.log_history, rollouts, chosen))
+        write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
+        write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
+    return folder
+
+
+def _config(arm: Arm, chosen: Settings, scratch: str, seed: int) -> Any:
+    from rapo_lib.hybrid import RAPOConfig
+
+    return RAPOConfig(
+        output_dir=scratch,
+        seed=seed,
+        max_steps=chosen.steps,
+        per_device_train_batch_size=chosen.group * chosen.groups,
+        num_generations=chosen.group,
+        max_completion_length=chosen.reply_tokens,
+        temperature=chosen.temperature,
+        learning_rate=chosen.learning_rate,
+        distillation_weight=chosen.weight if arm.weight is None else arm.weight,
+        teacher_note=chosen.teacher_note,
+    )
+
+
+def rollout_record(rollout: Rollout) -> dict[str, Any]:
+    """A rollout as a JSON object; the history as turns without emotions."""
+    return {**asdict(rollout), "history": [to_record(t) for t in rollout.history]}
+
+
+STEP_COLUMNS = {
+    "rapo/policy_loss": "policy_loss",
+    "rapo/distillation_loss": "distillation_loss",
+    "rapo/entropy": "entropy",
+    "rapo/abstained": "abstained",
+    "grad_norm": "grad_norm",
+    "completions/mean_length": "reply_tokens",
+    "self_distillation/flat_group_fraction": "flat_groups",
+}
+
+
+def step_metrics(logged: Sequence[Mapping[str, Any]], rollouts: Sequence[Rollout], chosen: Settings) -> pd.DataFrame:
+    """One row per update: the trainer's numbers, and the true emotion after that step's replies."""
+    steps = pd.DataFrame([{new: e.get(old) for old, new in STEP_COLUMNS.items()} for e in logged if "loss" in e])
+    size = chosen.group * chosen.groups
+    felt = [r.emotion for r in rollouts]
+    steps.insert(0, "step", range(1, len(steps) + 1))
+    steps["emotion"] = [pd.Series(felt[i * size : (i + 1) * size]).mean() for i in range(len(steps))]
+    return steps.astype(float)
+
+
+# ---------------------------------------------------------------------------------------- evaluation
+
+
+def load_policy(chosen: Settings, arm_folder: Path | None) -> ModelPolicy:
+    """The policy of a trained arm, or the start itself for None."""
+    model, tokenizer = load_model(start_model(chosen), quantization=chosen.quantization)
+    if arm_folder is not None:
+        model = load_adapter(model, arm_folder / "adapter").eval()
+    return policy_of(model, tokenizer, chosen)
+
+
+def policy_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chosen: Settings) -> ModelPolicy:
+    """A model as a policy with the run's limits."""
+    return ModelPolicy(
+        model=model,
+        tokenizer=tokenizer,
+        prompt_tokens=chosen.prompt_tokens,
+        reply_tokens=chosen.reply_tokens,
+        temperature=chosen.temperature,
+    )
+
+
+def evaluate(
+    policy: ModelPolicy, profiles: Sequence[SeekerProfile], seeker: Seeker, turns: int, folder: Path, seed: int = 0
+) -> Path:
+    """Self-play with `profiles`; writes dialogues.jsonl, trajectories.csv, outcomes.csv and replies.csv to `folder`."""
+    if folder.is_dir():
+        log.info("%s is evaluated already", folder.name)
+        return folder
+    dialogues = self_play(policy, profiles, seeker, turns=turns, seed=seed)
+    with atomic_folder(folder) as building:
+        write_jsonl(building / "dialogues.jsonl", [to_record(d) for d in dialogues])
+        write_csv(building / "trajectories.csv", trajectories(dialogues))
+        write_csv(building / "outcomes.csv", outcomes(dialogues))
+        write_csv(building / "replies.csv", reply_metrics(dialogues))
+    return folder
+
+
+def gather(folders: Mapping[str, Path], table: str) -> pd.DataFrame:
+    """The same table of several evaluations in one, with the arm's name in column `arm`."""
+    frames = [pd.read_csv(folder / f"{table}.csv").assign(arm=name) for name, folder in folders.items()]
+    return pd.concat(frames, ignore_index=True)
+
+
+def read_pairs(path: Path) -> list[tuple[SeekerProfile, tuple[Turn, ...]]]:
+    """(person, history) pairs as 02 writes them: {"profile": id, "history": [turns]}."""
+    known = {p.id: p for split in ("train", "dev", "heldout") for p in load_profiles(split)}
+    pairs = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        record = json.loads(line)
+        if record["profile"] not in known:
+            raise RapoError(f"{path}, line {number}: unknown profile {record['profile']!r}")
+        pairs.append((known[record["profile"]], tuple(Turn(t["speaker"], t["text"]) for t in record["history"])))
+    return pairs
