@@ -1,0 +1,93 @@
+"""Self-play, outcomes and comparisons on probe policies, with the probe seeker and hand-made dialogues."""
+
+import pandas as pd
+import pytest
+
+from rapo_lib.dialogue import Dialogue, Turn, load_profiles
+from rapo_lib.evaluation import asks_for_advice, distinct, outcomes, reply_metrics, self_play, trajectories, win_rates
+from rapo_lib.feedback import Verdict
+from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply
+
+PEOPLE = load_profiles("dev")[:3]
+
+
+def best(histories, seed):
+    return [probe_reply(h) for h in histories]
+
+
+def silent(histories, seed):
+    return ["..." for _ in histories]
+
+
+def test_self_play_alternates_and_carries_the_truth():
+    dialogues = self_play(best, PEOPLE, ProbeSeeker(), turns=3)
+    for d, person in zip(dialogues, PEOPLE, strict=True):
+        assert [t.speaker for t in d.turns] == ["seeker", "supporter"] * 3 + ["seeker"]
+        assert d.turns[0].emotion == person.start and d.id == person.id
+        assert all((t.emotion is None) == (t.speaker == "supporter") for t in d.turns)
+
+
+def test_the_best_reply_gains_and_silence_does_not():
+    good, bad = (outcomes(self_play(p, PEOPLE, ProbeSeeker(), turns=4)) for p in (best, silent))
+    assert (good.gained > 0).all() and (bad.gained <= 0).all()
+
+
+def test_a_policy_is_asked_in_one_batch_a_turn():
+    calls = []
+
+    def counted(histories, seed):
+        calls.append(len(histories))
+        return best(histories, seed)
+
+    self_play(counted, PEOPLE, ProbeSeeker(), turns=2)
+    assert calls == [3, 3]
+
+
+def test_outcomes_by_hand():
+    felt = [35, 45, 71, 66]
+    turns = [t for e in felt for t in (Turn("seeker", "x", emotion=e), Turn("supporter", "y"))][:-1]
+    row = outcomes([Dialogue("p", tuple(turns))]).iloc[0]
+    assert (row.start, row.end, row.gained, row.success, row.turns) == (35, 66, 31, True, 2)
+    failed = outcomes([Dialogue("p", tuple(turns))], success=90).iloc[0]
+    assert not failed.success and failed.turns == 3
+    assert trajectories([Dialogue("p", tuple(turns))]).emotion.tolist() == felt
+
+
+def test_what_replies_do():
+    said = [
+        Turn("seeker", "My landlord is selling the flat and we have eight weeks to get out with two kids."),
+        Turn("supporter", "You should call an estate agent tomorrow and make a list of cheap flats."),
+        Turn("seeker", "I know, I know. I just feel sick whenever a viewing is booked."),
+        Turn("supporter", "What goes through your mind when another viewing is booked?"),
+        Turn("seeker", "That my kids will remember this. What should I do?"),
+        Turn("supporter", "You could ask the council about your rights as a tenant this week."),
+    ]
+    table = reply_metrics([Dialogue("p", tuple(said))])
+    assert table.suggestion.tolist() == [True, False, True]
+    assert table.premature.tolist() == [True, False, False]  # the last one was asked for
+    assert table.question.tolist() == [False, True, False] and table.turn.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("words", "asked"), [("What should I do?", True), ("Nobody asks what I want.", False)])
+def test_asking_for_advice(words, asked):
+    assert asks_for_advice([Turn("seeker", words)]) is asked
+
+
+def test_distinct_by_hand():
+    assert distinct(["a b a b"]) == pytest.approx(2 / 3)  # ab, ba, ab
+    assert distinct([]) == 0.0
+
+
+class LongerWins:
+    def compare_batch(self, groups):
+        return [Verdict(tuple(float(len(r)) for r in g.replies), ("", ""), g.reactions, (0, 1)) for g in groups]
+
+
+def test_win_rates_do_not_depend_on_the_shuffled_order():
+    asked = [(p.id, [Turn("seeker", p.opening)]) for p in PEOPLE] * 6
+    people = {p.id: p for p in PEOPLE}
+    ours = ["What is the hardest part of this for you, and since when?"] * len(asked)
+    table = win_rates(LongerWins(), AppraisalSeeker(), people, asked, ours, ["No."] * len(asked), seed=3)
+    assert table.win.eq(1.0).all() and isinstance(table, pd.DataFrame)
+    swapped = win_rates(LongerWins(), AppraisalSeeker(), people, asked, ["No."] * len(asked), ours, seed=3)
+    assert swapped.win.eq(0.0).all() and (swapped.true_win + table.true_win).eq(1.0).all()
