@@ -11,6 +11,7 @@ from rapo_lib.dialogue import Turn
 from rapo_lib.reading import Reading, words
 from rapo_lib.rubric import FUNCTION_WORDS, MANY_WORDS, Traits, understood_before, wants_advice
 
+GENERAL = ("unheard", "closing", "relieved")  # fit many reactions: a cause that names the reply's act goes first
 CLEAR = 0.1  # ours: a weaker reading is neither better nor worse
 Rule = tuple[Callable[[Traits], bool], str]  # when it is true of the reply, what to say of {t}
 DULL = FUNCTION_WORDS | frozenset(
@@ -18,8 +19,8 @@ DULL = FUNCTION_WORDS | frozenset(
     feels felt first get getting getting go goes going gonna good got guess hello hey keep kind know last like little
     lot made make makes many maybe much never new next nothing now old one only other own part people quite really same
     say says since still such sure thank thanks thing things think time two very want wants way week well went whole
-    year years yes yeah yet something someone can't didn't doesn't isn't won't i've i'd i'll he's she's they're we're you've
-    point worst best mind hi okay told tell said start started""".split()
+    year years yes yeah yet something someone can't didn't doesn't isn't won't i've i'd i'll he's she's they're we're
+    you've point worst best mind hi okay told tell said start started""".split()
 )
 
 FAULTS = {
@@ -139,7 +140,8 @@ def _first_true(rules: Sequence[Rule], traits: Traits) -> str:
 
 def _by_cause(table: dict[str, tuple[Rule, ...]], reading: Reading, traits: Traits, default: str) -> str:
     """What to say for the best-fitting cause that is true of this reply."""
-    order = sorted(table, key=lambda cause: -reading.causes.get(cause, 0.0))
+    fit = {cause: reading.causes.get(cause, 0.0) * (0.5 if cause in GENERAL else 1.0) for cause in table}
+    order = sorted(table, key=lambda cause: -fit[cause])
     likely = [cause for cause in order if reading.causes.get(cause, 0.0) > 0.05]
     said = (_first_true(table[cause], traits) for cause in [*likely, default])
     return next(text for text in said if text)

@@ -22,12 +22,14 @@ from rapo_lib.encoder import embed
 Items = Sequence[tuple[Sequence[Turn], str, str]]  # (history, reply, reaction)
 
 PENALTY = 3.0  # ridge, ours: best of 1, 2, 3, 5 by leave-one-out on our own sentences
+STRETCH = 2.0  # undoes the ridge's shrinkage
 ABOUT_LIFE = ("story", "news", "smalltalk")  # causes that lie outside the reply
 STORY_WEIGHT = 0.15  # ours: what a sentence of pure story counts beside an answer to the reply
 FADE = 0.75  # ours: each later sentence of a reaction is less about the reply
 OPENING_WEIGHT = 0.05  # ours: most that saying more than usual can add; little, for the unheard go on at length too
 NEGATIONS = frozenset(
-    "not no never don't doesn't didn't isn't wasn't won't can't cannot couldn't nobody nothing hardly without".split()
+    """not no never don't doesn't didn't isn't wasn't won't can't cannot couldn't nobody nothing hardly
+    without less""".split()
 )
 GOOD = frozenset(
     """appreciate appreciated better breathe calm calmer comfort doable easier encouraging fine free glad good
@@ -130,12 +132,24 @@ def _weights() -> np.ndarray:
     return ridge(features([row["text"] for row in rows]), np.hstack([relief, causes]), PENALTY)
 
 
+@cache
+def _mean_relief() -> np.ndarray:
+    """How people sound, on average, for each cause (K,)."""
+    rows = read_rows("reading.jsonl")
+    return np.array([np.mean([row["relief"] / 2 for row in rows if row["cause"] == name]) for name in cause_names()])
+
+
 def read_sentences(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """How each sentence sounds (n,), -1 to 1, and how well each cause fits it (n, K), 0 to 1."""
+    """How each sentence sounds (n,), -1 to 1, and how well each cause fits it (n, K), 0 to 1.
+
+    The sound is the mean of the fitted value and of what people sound like for the causes that fit.
+    """
     if not sentences:
         return np.empty(0), np.empty((0, len(cause_names())))
     fitted = features(sentences) @ _weights()  # (n, 1 + K)
-    return np.clip(1.5 * fitted[:, 0], -1, 1), np.clip(fitted[:, 1:], 0, 1)  # 1.5 undoes the ridge's shrinkage
+    causes = np.clip(fitted[:, 1:], 0, 1)
+    by_cause = causes**2 @ _mean_relief() / ((causes**2).sum(1) + 1e-6)
+    return np.clip((STRETCH * fitted[:, 0] + by_cause) / 2, -1, 1), causes
 
 
 # ---------------------------------------------------------------------------------------------- reactions
@@ -145,13 +159,11 @@ def _life_columns() -> list[int]:
     return [cause_names().index(name) for name in ABOUT_LIFE]
 
 
-def _answer_weights(causes: np.ndarray) -> np.ndarray:
-    """How much each sentence of one reaction answers the reply rather than tells the story: (n,), sum 1."""
+def _answer_shares(causes: np.ndarray) -> np.ndarray:
+    """How far each sentence of one reaction answers the reply rather than tells the story: (n,), STORY_WEIGHT to 1."""
     life = causes[:, _life_columns()].max(1)
     answers = np.delete(causes, _life_columns(), axis=1).max(1)
-    share = STORY_WEIGHT + (1 - STORY_WEIGHT) * answers / (answers + life + 1e-6)
-    weights = share * FADE ** np.arange(len(share))
-    return weights / weights.sum()
+    return STORY_WEIGHT + (1 - STORY_WEIGHT) * answers**2 / (answers**2 + life**2 + 1e-6)
 
 
 def _opening(history: Sequence[Turn], reaction: str) -> float:
@@ -164,8 +176,10 @@ def _opening(history: Sequence[Turn], reaction: str) -> float:
 def _read_one(history: Sequence[Turn], reaction: str, relief: np.ndarray, causes: np.ndarray) -> Reading:
     if not len(relief):
         return Reading(0.0, {}, True)
-    weights = _answer_weights(causes)
-    total = float(weights @ relief) + OPENING_WEIGHT * _opening(history, reaction)
+    shares = _answer_shares(causes)
+    weights = shares * FADE ** np.arange(len(shares))
+    weights /= weights.sum()
+    total = float(shares.max() * (weights @ relief)) + OPENING_WEIGHT * _opening(history, reaction)
     fitting = dict(zip(cause_names(), (weights @ causes).tolist(), strict=True))
     return Reading(float(np.clip(total, -1, 1)), fitting, False)
 

@@ -2,7 +2,7 @@
 
 The rubric is the reaction-free judge: it rewards a specific reflection, an open question and warmth, and marks down
 advice before understanding, stock phrases, cheering up, talk of oneself, repetition and length. A small linear model on
-sentence embeddings, fitted on supporter sentences we wrote (data/acts.jsonl), names what each sentence does.
+sentence embeddings, fitted on supporter sentences we wrote (data/rubric_acts.jsonl), names what each sentence does.
 Order of helping skills after Hill (2009): explore before action. All numbers are ours.
 """
 
@@ -41,14 +41,16 @@ FUNCTION_WORDS = frozenset(
     you you're your""".split()
 )
 ADVISE = re.compile(
-    r"\b(you (should|need to|have to|must|could|might want)|have you (tried|considered|thought (of|about))"
+    r"\b(you (just )?(should|could|might want)|you (just )?(need|have) to (?!deal|carry|go through|face|be |feel)"
+    r"|have you (tried|considered|thought (of|about))"
     r"|why (don't|not)|how about|what about|i (suggest|recommend)|if i were you|it (would|might) (help|be good)"
-    r"|maybe (try|you could))\b"
-    r"|^(just |please )?(try|talk|go|make|write|take|ask|call|set|focus|stop|consider|start|forget|see|get) ",
+    r"|maybe (try|ask|talk|call|write)|step (could|would) be)\b"
+    r"|^(just |please )?(try|talk|go|make|write|take|ask|call|set|focus|stop|consider|start|forget|see|get|find|pick"
+    r"|open|look) ",
     re.IGNORECASE,
 )
 OPEN = re.compile(
-    r"^(and |so |but )?(what|how|when|where|who|which)\b|tell me (more|about)|say (a bit |a little )?more",
+    r"^(and |so |but )?(what|how|when|where|who|which)\b.*\?$|tell me (more|about)|say (a bit |a little )?more",
     re.IGNORECASE,
 )
 WANTS_ADVICE = re.compile(
@@ -129,7 +131,7 @@ def _act_features(sentences: Sequence[str]) -> np.ndarray:
 
 @cache
 def _act_weights() -> np.ndarray:
-    rows = read_rows("acts.jsonl")
+    rows = read_rows("rubric_acts.jsonl")
     targets = np.array([[float(row["act"] == act) for act in ACTS] for row in rows])
     return ridge(_act_features([row["text"] for row in rows]), targets, PENALTY)
 
@@ -139,7 +141,7 @@ def name_acts(sentences: Sequence[str]) -> list[str]:
     if not sentences:
         return []
     fitted = _act_features(sentences) @ _act_weights()  # (n, acts)
-    stock = [row["text"] for row in read_rows("acts.jsonl") if row["act"] == "stock"]
+    stock = [row["text"] for row in read_rows("rubric_acts.jsonl") if row["act"] == "stock"]
     far = (embed(sentences) @ embed(stock).T).max(1) < STOCK_NEAR
     fitted[far, ACTS.index("stock")] = -np.inf
     return [_corrected(sentence, ACTS[i]) for sentence, i in zip(sentences, fitted.argmax(1), strict=True)]
@@ -147,11 +149,13 @@ def name_acts(sentences: Sequence[str]) -> list[str]:
 
 def _corrected(sentence: str, act: str) -> str:
     """Form settles advice and open questions: the embedding alone mistakes their topic for their act."""
+    if OPEN.search(sentence) and not ADVISE.search(sentence):
+        return act if act == "dismiss" else "question"
     if ADVISE.search(sentence):
         return act if act in ("dismiss", "advise") else "advise"
     if sentence.endswith("?"):
-        return "question" if OPEN.search(sentence) or act not in ("dismiss", "advise", "small") else act
-    return "reflect" if act in ("question", "advise") else act
+        return act if act in ("dismiss", "advise", "small") else "question"
+    return "reflect" if act == "question" else act
 
 
 def _traits(history: Sequence[Turn], reply: str, sentences: list[str], acts: list[str]) -> Traits:
