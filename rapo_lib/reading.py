@@ -36,6 +36,14 @@ GOOD = frozenset(
     grateful great happy heard helped helpful helps hope hopeful kind laugh lighter nice peace proud relief relieved
     right safe seen smile smiled support supported thank thanks true trust understood useful warm wonderful""".split()
 )
+OPENER = re.compile(  # ways of starting that say nothing about the reply
+    r"^(to be (honest|frank|candid|fair|plain)|honestly|frankly|apparently|truth be told|i mean|so|well|okay|right|and"
+    r"|i'd say|i would say|i (must|have to) (say|admit)|i regret to say( that)?|i find( that)?|it seems to me( that)?"
+    r"|it's just( that)?|the (thing|trouble) is|not to [a-z ]{3,20}, but|i don't (want|mean) to [a-z ]{3,25}, but"
+    r"|if (you ask me|i may say so|you don't mind)|just a thought|with respect|sorry, but|i guess|i suppose|i think)"
+    r"\b[,: ]+(?=\w+ \w)",
+    re.IGNORECASE,
+)
 BAD = frozenset(
     """afraid alone angry annoying anxious ashamed awful bad broken crazy cry crying depressed difficult fail failed
     fault frustrated frustrating generic guilty hard hate hopeless horrible hurt hurtful insulting judged judging
@@ -111,9 +119,16 @@ def polarity(text: str) -> float:
     return total / (total**2 + 4.0) ** 0.5
 
 
+def without_opener(sentence: str) -> str:
+    """The sentence without 'To be honest,' and the like, at most two of them."""
+    for _ in range(2):
+        sentence = OPENER.sub("", sentence)
+    return sentence[:1].upper() + sentence[1:]
+
+
 def features(sentences: Sequence[str]) -> np.ndarray:
     """Embedding, polarity and cues of each sentence, and a constant: (n, d)."""
-    plain = [sentence.replace("’", "'") for sentence in sentences]
+    plain = [without_opener(sentence.replace("’", "'")) for sentence in sentences]
     cues = np.array([[polarity(s), *(float(bool(cue.search(s))) for cue in CUES), 1.0] for s in plain])
     return np.hstack([embed(plain), cues.reshape(len(plain), -1)])
 
