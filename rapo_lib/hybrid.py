@@ -26,6 +26,7 @@ from rapo_lib import losses
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import best_dtype, device, merged
+from rapo_lib.packed import packed
 from rapo_lib.packing import pack, runs_of_equal
 from rapo_lib.runs import RapoError, atomic_folder
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
@@ -57,7 +58,7 @@ class RAPOConfig(SDPOConfig):
     distillation_add_tail: bool = field(default=True, metadata={"help": "SDPO's"})
     teacher_model_kind: str = field(default="ema", metadata={"help": "SDPO's"})
     teacher_update_rate: float = field(default=0.05, metadata={"help": "SDPO's default"})
-    teacher_note: str = field(default="critique_and_reaction", metadata={"help": f"what the teacher sees: {NOTES}"})
+    teacher_note: str = field(default="critique", metadata={"help": f"what the teacher sees: {NOTES}"})
     use_successful_as_teacher: bool = field(default=False, metadata={"help": "a judge's ranking has no threshold"})
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "off: short rows, and generation needs a cache"}
@@ -213,7 +214,7 @@ class RAPOTrainer(SDPOTrainer):
         if not self.args.fast or len(set(runs)) != 1:
             return super()._generate_transformers(ids)
         self.model.eval()
-        with merged(self.model):
+        with merged(self.model), packed(self.model):
             replies = sample_ids(
                 self.model,
                 ids[:: runs[0]],

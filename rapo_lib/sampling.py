@@ -7,6 +7,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.dialogue import Message, fit_messages
 from rapo_lib.models import merged
+from rapo_lib.packed import packed
 
 
 def prompt_ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -118,7 +119,7 @@ def sample_replies(
     order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
     generator = torch.Generator().manual_seed(seed)
     replies: list[tuple[str, ...]] = [()] * len(tokens)
-    with merged(model):
+    with merged(model), packed(model):
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             drawn = sample_ids(

@@ -99,7 +99,7 @@ def stir(trainer):
 
 
 def test_the_critique_reaches_the_teacher_and_never_the_student(tokenizer, tmp_path):
-    batch = batch_of(make(tokenizer, tmp_path))
+    batch = batch_of(make(tokenizer, tmp_path, teacher_note="critique_and_reaction"))
     student = tokenizer.batch_decode(batch["prompt_ids"])
     teacher = tokenizer.batch_decode(batch["teacher_input_ids"])
     assert all(CRITIQUE in text and "Quokka" in text for text in teacher)

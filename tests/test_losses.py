@@ -59,7 +59,9 @@ def test_jensen_shannon_by_hand():
     assert losses.jensen_shannon(s, q, 0.5).item() == pytest.approx(0.5 * kl_s + 0.5 * kl_q, abs=1e-6)
     # a = 1: KL(s || q) = 0.5 ln 2 + 0.5 ln(2/3); a = 0: KL(q || s) = 0.25 ln(1/2) + 0.75 ln(3/2)
     assert losses.jensen_shannon(s, q, 1.0).item() == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-6)
-    assert losses.jensen_shannon(s, q, 0.0).item() == pytest.approx(0.25 * math.log(0.5) + 0.75 * math.log(1.5), abs=1e-6)
+    assert losses.jensen_shannon(s, q, 0.0).item() == pytest.approx(
+        0.25 * math.log(0.5) + 0.75 * math.log(1.5), abs=1e-6
+    )
 
 
 def test_tail_bucket_completes_the_distribution():

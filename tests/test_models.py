@@ -5,6 +5,7 @@ import torch
 from peft import get_peft_model
 
 from rapo_lib.models import HASHES, is_whole, load_model, load_tokenizer, lora_config, merged, save_model
+from rapo_lib.packed import packed
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import fit, sample_replies
 
@@ -88,6 +89,16 @@ def test_folding_an_adapter_in_and_out_leaves_no_trace(tiny_llama):
         again = model(ids).logits
     assert torch.allclose(apart, together, atol=1e-5) and torch.equal(apart, again)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+
+
+def test_packed_layers_give_the_same_logits_and_leave_no_trace(embedded):
+    model, _ = embedded
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        plain = model(ids).logits
+        with packed(model):
+            assert torch.allclose(model(ids).logits, plain, atol=1e-3)
+        assert torch.equal(model(ids).logits, plain)
 
 
 def test_nf4_loads_on_a_cpu_and_computes_in_the_models_dtype():
