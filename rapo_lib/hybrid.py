@@ -19,7 +19,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
 from rapo_lib import losses
@@ -196,6 +196,7 @@ class RAPOTrainer(SDPOTrainer):
             peft_config=peft_config,
             callbacks=callbacks,
         )
+        self.remove_callback(PrinterCallback)  # the log history is kept; nothing prints
         self.teacher_context_builder = CritiqueContext(self)
         if not any(p.requires_grad for p in self.model.parameters()):
             raise RapoError("no parameter is trainable; load the adapter with trainable=True or pass a LoraConfig")

