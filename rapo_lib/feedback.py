@@ -1,10 +1,13 @@
 """Generative hindsight feedback: a group of replies with the seeker's reactions in, scores and critiques out.
 
 The judge reads text only and shares nothing with the seeker. RAPO's judge is a language model that compares the
-group and explains; the paper's ranking-to-reward map is not public. Ours, for a merit m_i (the reading of the
-reaction, or the rubric's mark), in one place (`scores_from`):
+group and explains; its ranking-to-reward map is not public. Ours, for a merit m_i, in one place (`scores_from`):
 
     s_i = (rank_i + clip(m_i, -1, 1)) / 2,   rank_i in [-1, 1], the centred rank of m_i, ties sharing their mean rank
+
+The judge sees (reply, reaction) pairs, so with reactions m_i = (relief read in r_i + 0.3 mark of y_i) / 1.3, the mark
+being the rubric's; without reactions the mark alone. 0.3 was chosen on rollouts of train people (tau with the hidden
+emotion 0.40, against 0.32 for the relief and 0.29 for the mark alone).
 """
 
 from collections.abc import Sequence
@@ -20,6 +23,7 @@ from rapo_lib.reading import Reading, read_batch
 from rapo_lib.rubric import Traits, read_replies, rubric_score
 
 T = TypeVar("T")
+MARK_SHARE = 0.3  # ours: weight of the rubric's mark beside the relief
 DIGITS = 3  # readings closer than this are one: numerical noise must not make a ranking
 
 
@@ -70,10 +74,12 @@ def _abstention(group: CandidateGroup, why: str, critiques: tuple[str, ...]) -> 
     return Verdict(None, critiques, group.reactions, tuple(range(len(group.replies))), f"abstained: {why}")
 
 
-def _merits(traits: Sequence[Traits], readings: Sequence[Reading]) -> list[float]:
-    """The relief read in each reaction; silence counts as the group's median, and what is no reply can never win."""
+def _merits(group: CandidateGroup, traits: Sequence[Traits], readings: Sequence[Reading]) -> list[float]:
+    """Relief and mark of each reply; silence counts as the median relief, and what is no reply can never win."""
     heard = [reading.relief for reading in readings if not reading.empty]
-    merits = [float(np.median(heard)) if reading.empty else reading.relief for reading in readings]
+    relief = [float(np.median(heard)) if reading.empty else reading.relief for reading in readings]
+    marks = [rubric_score(group.history, trait) for trait in traits]
+    merits = [(r + MARK_SHARE * m) / (1 + MARK_SHARE) for r, m in zip(relief, marks, strict=True)]
     floor = min(merits) - 0.1  # below every true reply
     return [min(floor, -1.0) if trait.fault else merit for trait, merit in zip(traits, merits, strict=True)]
 
@@ -122,7 +128,7 @@ def _judge(group: CandidateGroup, traits: list[Traits], readings: list[Reading] 
         return _verdict(group, [rubric_score(group.history, trait) for trait in traits], critiques)
     if all(reading.empty for reading in readings):
         return _abstention(group, "no reaction says anything", critiques)
-    return _verdict(group, _merits(traits, readings), critiques)
+    return _verdict(group, _merits(group, traits, readings), critiques)
 
 
 def _pairs(groups: Sequence[CandidateGroup]) -> list[tuple[tuple[Turn, ...], str]]:

@@ -142,14 +142,17 @@ def test_scores_keep_order_and_ties(merits):
 def test_the_reaction_decides_and_swapping_swaps():
     first, second = judged((ADVICE, REFLECTION), (ANGRY, GLAD)), judged((ADVICE, REFLECTION), (GLAD, ANGRY))
     assert first.ranking == (1, 0) and second.ranking == (0, 1)
-    assert first.scores == pytest.approx(second.scores[::-1])
+    assert second.scores[0] > 0 > first.scores[0] and first.scores[1] > 0 > second.scores[1]
     assert "before they felt understood" in first.critiques[0] and "Keep" in first.critiques[1]
     assert "Keep" in second.critiques[0] and "Keep" not in second.critiques[1]
 
 
-def test_equal_reactions_equal_scores():
+def test_where_reactions_are_equal_the_mark_decides_and_equal_pairs_are_tied():
     verdict = judged(REPLIES, ("Okay.",) * 5)
-    assert len(set(verdict.scores)) == 1
+    marked = RubricJudge().compare_batch([CandidateGroup(HISTORY, REPLIES)])[0]
+    assert verdict.ranking == marked.ranking
+    tied = judged((ADVICE, ADVICE, REFLECTION), ("Okay.",) * 3)
+    assert tied.scores[0] == tied.scores[1] != tied.scores[2]
 
 
 @pytest.mark.parametrize(
