@@ -155,12 +155,12 @@ STEP_COLUMNS = {
 
 
 def step_metrics(logged: Sequence[Mapping[str, Any]], rollouts: Sequence[Rollout], chosen: Settings) -> pd.DataFrame:
-    """One row per update: the trainer's numbers, and the true emotion after that step's replies."""
+    """One row per update: the trainer's numbers, and how that step's replies changed the true emotion."""
     steps = pd.DataFrame([{new: e.get(old) for old, new in STEP_COLUMNS.items()} for e in logged if "loss" in e])
     size = chosen.group * chosen.groups
-    felt = [r.emotion for r in rollouts]
+    felt = [r.emotion - r.before for r in rollouts]
     steps.insert(0, "step", range(1, len(steps) + 1))
-    steps["emotion"] = [pd.Series(felt[i * size : (i + 1) * size]).mean() for i in range(len(steps))]
+    steps["change"] = [pd.Series(felt[i * size : (i + 1) * size]).mean() for i in range(len(steps))]
     return steps.astype(float)
 
 

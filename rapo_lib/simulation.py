@@ -24,13 +24,14 @@ class Feedback(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One reply, what it led to and what was said about it; `emotion` is for the record, the judge never has it."""
+    """One reply, what it led to and what was said about it; the emotions are for the record, the judge has none."""
 
     profile: str
     history: tuple[Turn, ...]
     reply: str
     reaction: str | None
-    emotion: float
+    before: float  # emotion at the end of the history
+    emotion: float  # and after the reply
     score: float | None
     critique: str
 
@@ -87,9 +88,17 @@ class SimulatedFeedback:
         return [[next(flat) for _ in group] for group in replies]
 
     def _record(self, row: Row, group: CandidateGroup, answered: Sequence[Reaction], verdict: Verdict) -> None:
+        before = self.seeker.emotion(self.profiles[row["profile"]], group.history)
         for i, (reply, reaction) in enumerate(zip(group.replies, answered, strict=True)):
-            score = verdict.scores[i] if verdict.scores else None
-            heard = reaction.text if self.reactions else None
             self.watch(
-                Rollout(row["profile"], group.history, reply, heard, reaction.emotion, score, verdict.critiques[i])
+                Rollout(
+                    profile=row["profile"],
+                    history=group.history,
+                    reply=reply,
+                    reaction=reaction.text if self.reactions else None,
+                    before=before,
+                    emotion=reaction.emotion,
+                    score=verdict.scores[i] if verdict.scores else None,
+                    critique=verdict.critiques[i],
+                )
             )

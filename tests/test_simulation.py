@@ -48,6 +48,7 @@ def test_without_reactions_the_judge_gets_none_and_the_record_keeps_the_truth():
     assert all(g.reactions is None for g in judge.groups)
     assert len(watched) == 4 and all(w.reaction is None for w in watched)
     assert watched[0].emotion > watched[1].emotion
+    assert watched[0].before == PERSON.start and watched[0].emotion > watched[0].before
 
 
 def test_the_same_replies_get_the_same_reactions_in_any_order():
