@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rapo_lib.runs import Stage, write_csv, write_json
 from rapo_lib.stats import Interval
@@ -38,7 +39,7 @@ def save_figure(figure: Figure, stage: Stage, name: str, data: pd.DataFrame, cap
 
 
 def draw_trajectories(ax: Axes, table: pd.DataFrame, labels: Mapping[str, str], colours: Mapping[str, str]) -> None:
-    """Emotion by turn, one line per value of column `arm`; bands are 95 % t-like intervals over people."""
+    """Emotion by turn, one line per value of column `arm`; bands are 1.96 standard errors over people."""
     for name, rows in table.groupby("arm", sort=False):
         by_turn = rows.groupby("turn").emotion
         mean, half = by_turn.mean(), 1.96 * by_turn.sem()
@@ -46,6 +47,7 @@ def draw_trajectories(ax: Axes, table: pd.DataFrame, labels: Mapping[str, str], 
         ax.fill_between(mean.index, mean - half, mean + half, color=colours[name], alpha=0.15, linewidth=0)
     ends = {name: rows[rows.turn == rows.turn.max()].emotion.mean() for name, rows in table.groupby("arm", sort=False)}
     label_ends(ax, table.turn.max(), ends, labels, colours)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="turn", ylabel="emotion (0-100)")
 
 
@@ -85,5 +87,5 @@ def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: M
     sns.barplot(long, x="what", y="share", hue="arm", palette=COLOURS, ax=ax)
     handles, names = ax.get_legend_handles_labels()
     ax.legend(handles, [labels[n] for n in names], fontsize=8)
-    ax.set(xlabel="", ylabel="share of replies", ylim=(0, 1))
+    ax.set(xlabel="", ylabel="share of replies")
     ax.set_xticks(range(len(columns)), [c.replace("_", "\n") for c in columns])
