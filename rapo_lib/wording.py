@@ -109,21 +109,6 @@ def word_reaction(bank: str, profile: SeekerProfile, history: Sequence[Turn], to
     return text
 
 
-def _fit(parts: Sequence[str]) -> str:
-    """Join opener, core, closer, bridge and story; what matters least goes first when it is too long."""
-    opener, core, closer, bridge, story = parts
-    for kept in (
-        (opener, core, closer, bridge, story),
-        (opener, core, closer, story),
-        (opener, core, story),
-        (core, story),
-    ):
-        text = " ".join(part for part in kept if part)
-        if len(text.split()) <= MAX_WORDS:
-            return text
-    return story or core
-
-
 def _opener(pen: Pen, told: Told) -> str:
     if pen.rng.random() > OPENER:
         return ""
