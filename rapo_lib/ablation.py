@@ -59,7 +59,6 @@ def start_model(chosen: Settings) -> str:
     config = WarmStartConfig(
         epochs=chosen.warm_epochs,
         rank=chosen.lora_rank,
-        prompt_tokens=chosen.prompt_tokens,
         pairs=chosen.warm_pairs,
     )
     return str(warm_start(config, chosen.model))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from rapo_lib.dialogue import Turn
 from rapo_lib.reading import Reading, words
-from rapo_lib.rubric import FUNCTION_WORDS, MANY_WORDS, Traits, understood_before, wants_advice
+from rapo_lib.rubric import FUNCTION_WORDS, MANY_WORDS, Traits, questions_before, understood_before, wants_advice
 
 GENERAL = ("unheard", "closing", "relieved")  # fit many reactions: a cause that names the reply's act goes first
 CLEAR = 0.1  # ours: a weaker reading is neither better nor worse
@@ -158,6 +158,8 @@ def _by_reply(history: Sequence[Turn], traits: Traits) -> str:
             return text
     if wants_advice(history) and not traits.advises:
         return WORSE["vague"][1][1]
+    if traits.asks and traits.reflects <= 0.3 and questions_before(history) >= 2:
+        return "That was one more question after questions. Say back what you heard about {t} before you ask again."
     if traits.reflects > 0.3:
         return "You put {t} into words of your own. Keep reflecting like this and leave them room."
     if traits.asks:

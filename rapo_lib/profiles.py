@@ -14,11 +14,11 @@ class Settings:
     model: str = "embedded"  # "embedded", a folder, or a hub name
     quantization: str = "none"  # "nf4" for QLoRA
     warm_start: bool = True  # fine-tune on our supporter replies first
-    warm_pairs: int | None = None  # None: all 280
-    warm_epochs: float = 2.0
+    warm_pairs: int | None = None  # None: all 540
+    warm_epochs: float = 1.0
     prompt_tokens: int = 80  # system message and the latest whole turns
     reply_tokens: int = 28  # at most
-    temperature: float = 0.8  # of sampling, in training and evaluation; at 1.0 the 135M model rambles
+    temperature: float = 0.7  # of sampling, in training and evaluation; higher and the 135M model rambles
     turns: int = 8  # supporter turns of a dialogue
     setup_profiles: int = 16  # train people whose dialogues 01 simulates
     histories: int = 32  # pivotal histories that 02 keeps

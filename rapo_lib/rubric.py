@@ -21,6 +21,7 @@ PENALTY = 1.0  # ridge, ours
 STOCK_NEAR = 0.6  # cosine, ours
 MANY_WORDS = 60  # ours: a longer reply is a lecture
 TOO_MANY_WORDS = 160  # ours: nobody reads this in a chat
+QUESTION_WORTH = (1.0, 0.5, -0.5)  # ours: of a question alone, after none, one, two or more such turns in a row
 ACTS = (
     "reflect",
     "question",
@@ -201,17 +202,33 @@ def understood_before(history: Sequence[Turn]) -> bool:
     )
 
 
+def questions_before(history: Sequence[Turn]) -> int:
+    """How many of the latest supporter turns in a row asked and gave nothing back: the question-answer trap."""
+    count = 0
+    for turn in reversed([turn for turn in history if turn.speaker == "supporter"]):
+        acts = set(name_acts(split_sentences(turn.text)))
+        if "question" not in acts or acts & {"reflect", "validate"}:
+            break
+        count += 1
+    return count
+
+
 def rubric_score(history: Sequence[Turn], traits: Traits) -> float:
-    """The expert's mark, -1 to 1 (ours): explore and reflect first, then act; never empty, stock or endless."""
+    """The expert's mark, -1 to 1 (ours): explore and reflect first, then act; never empty, stock or endless.
+
+    A further question after questions alone is worth less and then does harm (the question-answer trap of
+    motivational interviewing, Miller and Rollnick).
+    """
     if traits.fault:
         return -1.0
     wanted = wants_advice(history)
-    advice = 0.7 if wanted else (0.0 if understood_before(history) else -0.9)
+    advice = 1.0 if wanted else (0.2 if understood_before(history) else -0.9)
+    trap = 0 if traits.reflects > 0.3 or traits.validates else min(questions_before(history), len(QUESTION_WORTH) - 1)
     mark = (
         0.9 * traits.reflects
-        + (0.3 if wanted else 0.6) * traits.asks
+        + (0.3 if wanted else 0.6) * QUESTION_WORTH[trap] * traits.asks
         + 0.4 * traits.validates
-        + 0.5 * traits.relevance
+        + 0.8 * traits.relevance
         + advice * traits.advises
         - 1.2 * traits.dismisses
         - 0.7 * traits.stock
@@ -222,4 +239,4 @@ def rubric_score(history: Sequence[Turn], traits: Traits) -> float:
         - 0.02 * max(0, traits.words - MANY_WORDS)
         - 0.15 * max(0, 5 - traits.words)
     )
-    return float(np.tanh(mark - 0.5))
+    return float(np.tanh(mark - 0.7))

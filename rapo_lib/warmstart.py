@@ -1,7 +1,8 @@
 """The warm start: a short supervised fine-tuning, so that reinforcement begins from a plausible supporter.
 
-Ours; neither paper needs it at 7B. The pairs are written by us and mix what supporters do (reflect, ask, advise,
-reassure), because ranking needs replies that differ. LoRA, merged into the weights afterwards: the RL adapter then
+Ours; neither paper needs it at 7B. The dialogues are written by us, in plain words that stay with the seeker's own: from
+witty ones this small model learns to make things up. They mix what supporters do (reflect, ask, advise, reassure),
+because ranking needs replies that differ, and every supporter turn of a dialogue is learned from. LoRA, merged into the weights afterwards: the RL adapter then
 starts at zero, and with it the self-distillation teacher starts exactly at the warm start.
 """
 
@@ -18,10 +19,10 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 from trl import SFTConfig, SFTTrainer
 
-from rapo_lib.dialogue import Turn, to_messages, turn_from_record
+from rapo_lib.dialogue import Message, Turn, to_messages, turn_from_record
 from rapo_lib.models import EMBEDDED, best_dtype, device, is_whole, load_model, lora_config, save_model
 from rapo_lib.runs import cache_dir, stable_hash
-from rapo_lib.sampling import fit
+from rapo_lib.sampling import fit, prompt_ids
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ log = logging.getLogger(__name__)
 class WarmStartConfig:
     """How the warm start is trained; every value is ours."""
 
-    epochs: float = 2.0  # passes over the pairs
-    learning_rate: float = 8e-4  # LoRA's, linear decay after a short warm-up
+    epochs: float = 1.0  # passes over the dialogues
+    learning_rate: float = 6e-4  # LoRA's, linear decay after a short warm-up
     rank: int = 16  # LoRA rank
     batch: int = 8  # pairs an update
-    prompt_tokens: int = 80  # history budget, as in the run that follows
+    tokens: int = 200  # longer histories lose their oldest whole exchanges
     pairs: int | None = None  # use only the first so many (smoke scale)
     seed: int = 0
 
@@ -48,15 +49,25 @@ def warmstart_pairs() -> tuple[tuple[tuple[Turn, ...], str], ...]:
 
 
 def _dataset(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    rows = [
-        {"prompt": fit(to_messages(history), tokenizer, config.prompt_tokens), "completion": [_assistant(reply)]}
-        for history, reply in warmstart_pairs()[: config.pairs]
-    ]
-    return Dataset.from_list(rows)
+    return Dataset.from_list([_example(h, r, tokenizer, config.tokens) for h, r in warmstart_pairs()[: config.pairs]])
 
 
-def _assistant(reply: str) -> dict[str, str]:
-    return {"role": "assistant", "content": reply}
+def _example(
+    history: tuple[Turn, ...], reply: str, tokenizer: PreTrainedTokenizerBase, limit: int
+) -> dict[str, list[int]]:
+    """Token ids of one dialogue; `completion_mask` is 1 on every supporter turn, for the earlier ones teach too."""
+    messages = [*fit(to_messages(history), tokenizer, limit), {"role": "assistant", "content": reply}]
+    ids = _ids(messages, tokenizer)
+    mask = [0] * len(ids)
+    for place, message in enumerate(messages):
+        if message["role"] == "assistant":
+            start, end = len(prompt_ids(messages[:place], tokenizer)), len(_ids(messages[: place + 1], tokenizer))
+            mask[start:end] = [1] * (end - start)
+    return {"input_ids": ids, "completion_mask": mask}
+
+
+def _ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    return tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
 
 
 def warm_start(config: WarmStartConfig, model: str = EMBEDDED) -> Path:

