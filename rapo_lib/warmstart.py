@@ -1,9 +1,10 @@
 """The warm start: a short supervised fine-tuning, so that reinforcement begins from a plausible supporter.
 
-Ours; neither paper needs it at 7B. The dialogues are written by us, in plain words that stay with the seeker's own: from
-witty ones this small model learns to make things up. They mix what supporters do (reflect, ask, advise, reassure),
-because ranking needs replies that differ, and every supporter turn of a dialogue is learned from. LoRA, merged into the weights afterwards: the RL adapter then
-starts at zero, and with it the self-distillation teacher starts exactly at the warm start.
+Ours; neither paper needs it at 7B. The dialogues are written by us, in plain words that stay with the seeker's own:
+from witty ones this small model learns to make things up. They mix what supporters do (reflect, ask, advise,
+reassure), because ranking needs replies that differ, and every supporter turn of a dialogue is learned from. LoRA,
+merged into the weights afterwards: the RL adapter then starts at zero, and with it the self-distillation teacher
+starts exactly at the warm start.
 """
 
 import json
