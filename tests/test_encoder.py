@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rapo_lib import encoder
-from rapo_lib.encoder import embed
+from rapo_lib.encoder import embed, embed_middle
 from rapo_lib.runs import RapoError
 
 SENTENCES = ["My dog died on Sunday.", "I lost my pet at the weekend.", "The train leaves at noon."]
@@ -37,9 +37,10 @@ def test_mean_pooling_by_hand():
     """One text without padding: the mean over its tokens, computed here from the model itself."""
     model, tokenizer = encoder._load()
     with torch.inference_mode():
-        hidden = model(**tokenizer(["Hello there."], return_tensors="pt")).last_hidden_state[0].numpy()
-    mean = hidden.mean(0)
-    np.testing.assert_allclose(embed(["Hello there."])[0], mean / np.linalg.norm(mean), atol=1e-5)
+        layers = model(**tokenizer(["Hello there."], return_tensors="pt"), output_hidden_states=True).hidden_states
+    for layer, ours in ((-1, embed), (encoder.MIDDLE, embed_middle)):
+        mean = layers[layer][0].numpy().mean(0)
+        np.testing.assert_allclose(ours(["Hello there."])[0], mean / np.linalg.norm(mean), atol=1e-5)
 
 
 @settings(max_examples=20, deadline=None)

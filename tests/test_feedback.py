@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 
 import rapo_lib
 from rapo_lib.dialogue import Turn
+from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, RubricJudge, scores_from
 from rapo_lib.reading import features, polarity, read_batch, read_relief, read_rows, ridge, words
 from rapo_lib.rubric import fault, read_replies, rubric_score
@@ -74,6 +75,24 @@ def test_silence_is_read_as_nothing():
         True,
         False,
     ]
+
+
+def test_our_sentences_are_labelled_and_none_is_there_twice():
+    rows = read_rows("reading.jsonl")
+    assert all(set(row) == {"text", "relief", "cause"} and row["relief"] in (-2, -1, 0, 1, 2) for row in rows)
+    assert len({row["text"].casefold() for row in rows}) == len(rows)
+    vectors = embed([row["text"] for row in rows])
+    near = np.triu(vectors @ vectors.T, 1)
+    assert near[:, 774:].max() < 0.92  # rows from 774 on were checked for near-duplicates when they were written
+    assert min(Counter(row["cause"] for row in rows).values()) >= 20
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5)])
+def test_ridge_minimises_its_loss_on_either_side(shape):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=shape), rng.normal(size=(shape[0], 2))
+    w = ridge(x, y, 0.7)
+    np.testing.assert_allclose(x.T @ (x @ w - y) + 0.7 * w, 0, atol=1e-12)  # the gradient of the loss
 
 
 def cross_validated(columns: np.ndarray, relief: np.ndarray) -> float:
