@@ -4,7 +4,6 @@ A finished arm is never trained again; an interrupted one starts anew. All arms 
 their order, the seeds and the number of tokens, so differences between them come from what the arm changes.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, to_record
+from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge
 from rapo_lib.models import load_adapter, load_model, lora_config
@@ -207,13 +206,11 @@ def gather(folders: Mapping[str, Path], table: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def read_pairs(path: Path) -> list[tuple[SeekerProfile, tuple[Turn, ...]]]:
+def read_pairs(path: Path, people: Mapping[str, SeekerProfile]) -> list[tuple[SeekerProfile, tuple[Turn, ...]]]:
     """(person, history) pairs as 02 writes them: {"profile": id, "history": [turns]}."""
-    known = {p.id: p for split in ("train", "dev", "heldout") for p in load_profiles(split)}
     pairs = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
-        record = json.loads(line)
-        if record["profile"] not in known:
-            raise RapoError(f"{path}, line {number}: unknown profile {record['profile']!r}")
-        pairs.append((known[record["profile"]], tuple(Turn(t["speaker"], t["text"]) for t in record["history"])))
+    for number, record in enumerate(read_jsonl(path), start=1):
+        if record["profile"] not in people:
+            raise RapoError(f"{path}, record {number}: unknown profile {record['profile']!r}; run 01 and 02 again")
+        pairs.append((people[record["profile"]], tuple(Turn(t["speaker"], t["text"]) for t in record["history"])))
     return pairs

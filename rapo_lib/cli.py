@@ -4,11 +4,13 @@ import argparse
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
 
 MODELS = ROOT / "models.lock"
+PATHS = ("corpus",)  # parameters that name a file: relative ones are meant from where the user stands
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,6 +43,8 @@ def override(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if name in PATHS and value.lower() not in ("", "none"):
+        value = str(Path(value).expanduser().absolute())
     return name, value
 
 

@@ -81,7 +81,8 @@ def exchanges(turns: Sequence[Turn]) -> list[Exchange]:
 
 def readable(dialogue: Dialogue) -> bool:
     """Our reader knows English only: at least half of the letters are ASCII."""
-    letters = [c for turn in dialogue.turns for c in turn.text if c.isalpha()]
+    texts = [turn.text for turn in dialogue.turns] or [dialogue.situation]
+    letters = [c for text in texts for c in text if c.isalpha()]
     return bool(letters) and sum(c.isascii() for c in letters) >= 0.5 * len(letters)
 
 
@@ -91,6 +92,13 @@ def levels(dialogue: Dialogue) -> list[float]:
     items = [(dialogue.turns[: e.turn] if e.reply else (), e.reply, e.answer) for e in talk]
     relief = np.array([reading.relief for reading in read_batch(items)])
     return (np.sign(relief) * np.maximum(np.abs(relief) - FLAT, 0)).tolist()
+
+
+def emotions(dialogue: Dialogue) -> list[float]:
+    """The true emotion at the end of each exchange, NaN where the dialogue has none. For the experimenter's eyes."""
+    ends = [e.turn for e in exchanges(dialogue.turns)[1:]] + [len(dialogue.turns)]
+    said = [[t for t in dialogue.turns[:end] if t.speaker == "seeker"] for end in ends]
+    return [float("nan") if each[-1].emotion is None else each[-1].emotion for each in said]
 
 
 def despike(level: Sequence[float]) -> list[float]:
@@ -182,3 +190,20 @@ def select(
     ]
     kept = sorted(found, key=lambda item: (-item[0], item[1], item[2].turn))[:top]
     return [pivot for _, _, pivot in sorted(kept, key=lambda item: (item[1], item[2].turn))]
+
+
+def histories_of(
+    dialogues: Sequence[Dialogue], pivots: Sequence[PivotalTurn], count: int
+) -> list[tuple[str, tuple[Turn, ...]]]:
+    """(dialogue id, history) before each pivotal turn, then openings until there are `count`: words only.
+
+    Every history ends with the seeker; a pivotal turn that opens its dialogue has none.
+    """
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    found = [(pivot.dialogue_id, by_id[pivot.dialogue_id].history(pivot.turn)) for pivot in pivots]
+    first = {d.id: next(i for i, turn in enumerate(d.turns) if turn.speaker == "seeker") for d in dialogues}
+    openings = [(d.id, d.turns[: first[d.id] + 1]) for d in dialogues]
+    known = [pair for pair in found if any(turn.speaker == "seeker" for turn in pair[1])]
+    taken = {(name, len(history)) for name, history in known}
+    known += [pair for pair in openings if (pair[0], len(pair[1])) not in taken][: max(0, count - len(known))]
+    return [(name, tuple(Turn(turn.speaker, turn.text) for turn in history)) for name, history in known]

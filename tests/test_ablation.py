@@ -54,11 +54,11 @@ def test_histories_name_people_that_exist(tmp_path):
     known = people("train", 1)[0]
     said = [{"speaker": "seeker", "text": "Hello."}]
     path.write_text(json.dumps({"profile": known.id, "history": said}) + "\n", encoding="utf-8")
-    (person, history), *rest = read_pairs(path)
+    (person, history), *rest = read_pairs(path, {known.id: known})
     assert person == known and history[0].text == "Hello." and not rest
     path.write_text(json.dumps({"profile": "nobody", "history": said}) + "\n", encoding="utf-8")
-    with pytest.raises(RapoError, match="line 1: unknown profile 'nobody'"):
-        read_pairs(path)
+    with pytest.raises(RapoError, match="record 1: unknown profile 'nobody'"):
+        read_pairs(path, {known.id: known})
 
 
 def test_metrics_of_a_step_by_hand():

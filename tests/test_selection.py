@@ -8,7 +8,17 @@ import pytest
 from planted import SMALL, planted
 
 from rapo_lib.dialogue import Dialogue, Turn
-from rapo_lib.selection import despike, exchanges, lasting_change, levels, readable, select
+from rapo_lib.selection import (
+    PivotalTurn,
+    despike,
+    emotions,
+    exchanges,
+    histories_of,
+    lasting_change,
+    levels,
+    readable,
+    select,
+)
 
 
 def f1(picked: list[list[int]], planted_turns: list[int]) -> float:
@@ -89,3 +99,25 @@ def test_what_cannot_be_read_is_said_so(caplog):
     assert select([chinese]) == []
     assert "1 of 1 dialogues are not English" in caplog.text
     assert select([Dialogue("empty", ())]) == []
+
+
+def given(*texts: str, first: str = "seeker") -> tuple[Turn, ...]:
+    pair = ("seeker", "supporter") if first == "seeker" else ("supporter", "seeker")
+    return tuple(Turn(pair[i % 2], text) for i, text in enumerate(texts))
+
+
+def test_histories_end_with_the_seeker_whoever_opens():
+    talks = [Dialogue("a", given("Hi?", "s1", "r1", "s2", first="supporter")), Dialogue("b", given("s1", "r1", "s2"))]
+    pivots = [PivotalTurn("a", 0, 0.0, 1.0, "opens"), PivotalTurn("a", 2, 0.0, 1.0, "second")]
+    found = [(name, [turn.text for turn in history]) for name, history in histories_of(talks, pivots, 9)]
+    assert found == [("a", ["Hi?", "s1"]), ("b", ["s1"])]  # turn 0 follows nothing; the opening of a is there already
+    assert len(histories_of(talks, [], 1)) == 1
+
+
+def test_emotions_by_exchange_and_none_for_a_corpus():
+    felt = (Turn("seeker", "s1", emotion=30.0), Turn("supporter", "r1"), Turn("seeker", "s2", emotion=34.0))
+    assert emotions(Dialogue("a", felt)) == [30.0, 34.0]
+    opened = Dialogue("b", (Turn("supporter", "Hi?"), *felt, Turn("supporter", "Bye.")))
+    assert emotions(opened) == [30.0, 34.0] and len(exchanges(opened.turns)) == 2
+    assert np.isnan(emotions(Dialogue("c", given("s1", "r1", "s2")))).all()
+    assert histories_of([Dialogue("a", felt)], [PivotalTurn("a", 1, 0, 1, "")], 1)[0][1] == (Turn("seeker", "s1"),)

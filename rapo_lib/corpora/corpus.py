@@ -1,6 +1,7 @@
 """A corpus: the dialogues of one file, and an account of everything that was left out or repaired."""
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -139,21 +140,29 @@ def clipped(text: str) -> str:
 
 
 def profiles_from_dialogues(dialogues: Iterable[Dialogue]) -> list[SeekerProfile]:
-    """A seeker for each dialogue in which somebody tells something; the others are counted on the log."""
+    """A seeker for each dialogue with a seeker turn or a situation; the others are counted on the log."""
     dialogues = list(dialogues)
     profiles = [profile for dialogue in dialogues if (profile := profile_of(dialogue))]
     if skipped := len(dialogues) - len(profiles):
-        log.warning("%d of %d dialogues hold no seeker turn and gave no profile", skipped, len(dialogues))
+        log.warning("%d of %d dialogues hold no seeker turn and no situation: no profile", skipped, len(dialogues))
     return profiles
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, in order."""
+    return [part for part in re.split(r"(?<=[.!?…])\s+|(?<=[。！？])\s*|\n+", text.strip()) if part]
 
 
 def profile_of(dialogue: Dialogue) -> SeekerProfile | None:
     """The person behind a dialogue: they open with the first thing that says something and hold back the rest.
 
-    What no corpus tells (voice, way with advice, need, age) is set to the mildest value; all of that is ours.
+    Where nobody speaks, the sentences of the situation are what they say, one by one. What no corpus tells (voice,
+    way with advice, need, age) is set to the mildest value; all of that is ours.
     """
     said = [turn.text for turn in dialogue.turns if turn.speaker == "seeker"]
     telling = [text for text in said if len(text.encode("utf-8")) >= SAYS_SOMETHING]
+    if not said:
+        said = telling = sentences(dialogue.situation)
     if not said:
         return None
     problem = dialogue.problem or "something that weighs on them"

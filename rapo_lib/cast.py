@@ -1,0 +1,89 @@
+"""The people of a run: our own, or those behind the dialogues of a given file (`corpus`).
+
+A corpus gives two things. Each dialogue in it becomes a person whom the embedded seeker plays, and the dialogues
+themselves are what turns are selected from. Both are written by 01 and read by every later notebook.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from rapo_lib.corpora import CorpusError, load_dialogues, profiles_from_dialogues
+from rapo_lib.dialogue import Dialogue, SeekerProfile, load_profiles, profile_from_record, read_jsonl, to_record
+from rapo_lib.runs import ROOT, RapoError, Stage, require, write_jsonl
+from rapo_lib.selection import exchanges, readable
+
+log = logging.getLogger(__name__)
+
+MADE_BY = "01_simulator_setup"
+REMEDY = "set `corpus` in the parameters cell to a file that `rapo data FILE` can read, or to None for our own people"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Who is there, and what they said to others before."""
+
+    people: tuple[SeekerProfile, ...]
+    dialogues: tuple[Dialogue, ...] = ()  # of the corpus, where somebody answers a supporter; empty without a corpus
+    source: Path | None = None  # the corpus
+
+
+def cast_of(corpus: str | None, count: int | None = None) -> Cast:
+    """Everybody in a corpus, or the first `count` of our train people for None; a relative path is below the root.
+
+    Raises RapoError for a file that cannot be read or in which there is nobody to play.
+    """
+    if corpus is None:
+        return Cast(people=tuple(load_profiles("train")[:count]))
+    path = ROOT / Path(corpus).expanduser()
+    try:
+        found = load_dialogues(path)
+    except CorpusError as error:
+        raise RapoError(f"{error}; {REMEDY}") from None
+    english = [dialogue for dialogue in found.dialogues if readable(dialogue)]
+    if not english:
+        count = len(found.dialogues)
+        raise RapoError(f"{path}: none of {count} dialogues is English, all the embedded seeker knows; {REMEDY}")
+    people = profiles_from_dialogues(english)
+    if not people:
+        raise RapoError(f"{path}: no dialogue has a seeker turn or a situation, so there is nobody to play; {REMEDY}")
+    lost, other = sum(drop.lost for drop in found.dropped), len(found.dialogues) - len(english)
+    if lost or other:
+        log.warning("%s: %d records dropped (`rapo data` says why), %d dialogues not English", path, lost, other)
+    known = {person.id for person in people}
+    answered = (d for d in english if d.id in known and len(exchanges(d.turns)) > 1)
+    return Cast(people=tuple(people), dialogues=tuple(answered), source=path)
+
+
+def spread(people: tuple[SeekerProfile, ...], count: int) -> list[SeekerProfile]:
+    """`count` of the people, evenly spaced: corpora are often sorted by topic."""
+    if len(people) <= count:
+        return list(people)
+    return [people[i * len(people) // count] for i in range(count)]
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def write_cast(stage: Stage, cast: Cast) -> None:
+    """profiles.jsonl, and corpus.jsonl where the cast brought its own dialogues."""
+    write_jsonl(stage.path("profiles.jsonl"), [to_record(person) for person in cast.people])
+    if cast.dialogues:
+        write_jsonl(stage.path("corpus.jsonl"), [to_record(dialogue) for dialogue in cast.dialogues])
+
+
+def people_file(run_dir: Path) -> Path:
+    """Where 01 wrote the people of this run."""
+    return require(run_dir / MADE_BY / "profiles.jsonl", made_by=MADE_BY)
+
+
+def people_of(run_dir: Path) -> dict[str, SeekerProfile]:
+    """The people of a run, by id."""
+    people = map(profile_from_record, read_jsonl(people_file(run_dir)))
+    return {person.id: person for person in people}
+
+
+def dialogue_file(run_dir: Path) -> Path:
+    """What turns are selected from: the corpus's own dialogues where there are any, else the simulated ones."""
+    given = run_dir / MADE_BY / "corpus.jsonl"
+    return require(given if given.exists() else run_dir / MADE_BY / "dialogues.jsonl", made_by=MADE_BY)
