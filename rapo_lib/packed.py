@@ -10,15 +10,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from rapo_lib.models import best_dtype
+
 ROWS = 16  # rows a call has typically; a hint for the layout
 
 
 def can_pack(layer: nn.Module) -> bool:
-    """True for a plain linear layer in full precision on a CPU whose torch has oneDNN."""
+    """True for a plain linear layer on a CPU whose torch has oneDNN, in a precision that the CPU multiplies."""
     return (
         type(layer) is nn.Linear
         and layer.weight.device.type == "cpu"
-        and layer.weight.dtype == torch.float32
+        and layer.weight.dtype in (torch.float32, best_dtype())
         and torch.backends.mkldnn.is_available()
     )
 

@@ -41,6 +41,7 @@ FUNCTION_WORDS = frozenset(
     that's the their them then there they this to too up us was we were what when where which who why will with would
     you you're your""".split()
 )
+UNFINISHED = frozenset("a an and are as at because but for from if in is of on or that the to was with your".split())
 ADVISE = re.compile(
     r"\b(you (just )?(should|could|might want)|you (just )?(need|have) to (?!deal|carry|go through|face|be |feel)"
     r"|have you (tried|considered|thought (of|about))"
@@ -96,6 +97,8 @@ def fault(history: Sequence[Turn], reply: str) -> str:
         return "both_sides"
     if len(said) > TOO_MANY_WORDS:
         return "endless"
+    if len(said) >= 8 and (_pairs_again(said) > 0.3 or (said[-1] in UNFINISHED and reply.rstrip()[-1].isalpha())):
+        return "garbled"
     if len(said) >= 6 and (_function_share(said) < 0.15 or len(set(said)) < 0.45 * min(len(said), 40)):
         return "garbled"
     seeker = [words(turn.text) for turn in history if turn.speaker == "seeker"]
@@ -106,6 +109,12 @@ def fault(history: Sequence[Turn], reply: str) -> str:
 
 def _function_share(said: Sequence[str]) -> float:
     return sum(word in FUNCTION_WORDS for word in said) / len(said)
+
+
+def _pairs_again(said: Sequence[str]) -> float:
+    """Share of neighbouring word pairs that the same text has had before."""
+    pairs = list(zip(said, said[1:], strict=False))
+    return 1 - len(set(pairs)) / len(pairs)
 
 
 def _overlap(said: Sequence[str], earlier: Sequence[str]) -> float:
