@@ -31,6 +31,14 @@ class FiniteUpdates(TrainerCallback):
         if cause not in self.causes:
             self.causes.append(cause)
 
+    def inspect(self, model: torch.nn.Module) -> None:
+        """Look at the gradients; before they are clipped, since one that is not finite then spoils all of them."""
+        if self.causes:
+            return
+        broken = [n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+        if broken:
+            self.blame(f"the gradient of {broken[0]}" + (f" and {len(broken) - 1} others" if broken[1:] else ""))
+
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Forget the last step's causes."""
         self.causes = []
@@ -39,9 +47,7 @@ class FiniteUpdates(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, model: torch.nn.Module, **_: Any
     ) -> None:
         """Take the gradients away if they must not be used; an optimiser leaves parameters without one alone."""
-        if not self.causes:
-            broken = [n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
-            self.causes = [f"the gradient of {broken[0]} and of {len(broken) - 1} other parameters"] if broken else []
+        self.inspect(model)
         if not self.causes:
             self.in_a_row = 0
             return

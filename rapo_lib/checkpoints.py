@@ -1,8 +1,8 @@
 """Checkpoints from which a training goes on as if it had never stopped: whole or not there, and with nothing left out.
 
 transformers saves adapters, optimiser, schedule, random states and the log, file by file under the final name; a kill
-in between leaves half a folder that looks like a checkpoint. trl's trainer adds state that nobody saves: how many batches
-it has seen, replies that were sampled for more than one update, and how far its sampler's shuffling has come.
+in between leaves half a folder that looks like a checkpoint. trl's trainer adds state that nobody saves: how many
+batches it has seen, replies that were sampled for more than one update, how far its sampler's shuffling has come.
 """
 
 import shutil

@@ -290,6 +290,10 @@ class RAPOTrainer(SDPOTrainer):
         loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
 
+    def _clip_grad_norm(self, model: Any) -> Tensor:
+        self.updates.inspect(model)
+        return super()._clip_grad_norm(model)
+
     def _hybrid_parts(
         self, model: Any, student: Tensor, logp: Tensor, inputs: dict[str, Tensor]
     ) -> dict[str, tuple[float, Tensor]]:

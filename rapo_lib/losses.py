@@ -53,7 +53,7 @@ def kl_term(logp: Tensor, old_logp: Tensor, start_logp: Tensor) -> Tensor:
     """rho (r - 1 - log r) per token, r = pi_start / pi, rho = pi / pi_old; (N, T) -> (N, T).
 
     GRPO's estimate of KL(pi || pi_start) from the token that was sampled: never negative, exactly 0 where both agree.
-    On policy rho is 1; it carries gradient, so that value and gradient are right in the mean over y_t ~ pi_old (as trl).
+    On policy rho is 1, yet it carries gradient: value and gradient are right in the mean over y_t ~ pi_old (as trl).
     """
     log_ratio = start_logp.detach() - logp
     return torch.exp(logp - old_logp) * (torch.exp(log_ratio) - 1 - log_ratio)
