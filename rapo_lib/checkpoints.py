@@ -46,6 +46,11 @@ def latest(folder: Path) -> Path | None:
     return Path(found) if found else None
 
 
+def step_of(checkpoint: Path) -> int:
+    """After how many updates a checkpoint was made; its name says so."""
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
 def save_rest(folder: Path, state: Mapping[str, Any], batches: Sequence[Mapping[str, Tensor]]) -> None:
     """Write counters, and the sampled batches that later updates still need."""
     write_json(folder / STATE, state)

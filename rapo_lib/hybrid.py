@@ -14,7 +14,7 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 6. A broken update is dropped, a checkpoint is whole and holds all that the next step depends on (see `checkpoints`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -31,14 +31,14 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
-from rapo_lib import checkpoints, losses, watch
+from rapo_lib import card, checkpoints, losses, watch
 from rapo_lib.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import best_dtype, device, merged
 from rapo_lib.packed import packed
 from rapo_lib.packing import pack, runs_of_equal
-from rapo_lib.runs import RapoError, atomic_folder
+from rapo_lib.runs import RapoError, atomic_folder, versions
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
 from rapo_lib.simulation import Feedback
 
@@ -52,6 +52,8 @@ FIXED = {  # options of trl that the loss here does not have; another value woul
     "teacher_sync_steps": 1,
     "use_teacher_server": False,
 }
+CARD = ("num_generations", "learning_rate", "temperature", "max_completion_length", "distillation_weight", "mixing",
+        "policy_scale", "beta", "teacher_note", "teacher_update_rate", "seed")  # fmt: skip
 FIXED_IN_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # of the fast path
 
 
@@ -88,6 +90,9 @@ class RAPOConfig(SDPOConfig):
     teacher_update_rate: float = field(default=0.05, metadata={"help": "SDPO's default"})
     teacher_note: str = field(default="critique", metadata={"help": f"what the teacher sees: {NOTES}"})
     use_successful_as_teacher: bool = field(default=False, metadata={"help": "a judge's ranking has no threshold"})
+    diagnostics_warning_interval: int = field(
+        default=0, metadata={"help": "trl's warnings are about a success threshold; a ranking has none"}
+    )
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "off: short rows, and generation needs a cache"}
     )
@@ -412,10 +417,20 @@ class RAPOTrainer(SDPOTrainer):
         for _ in range(int(self.state.epoch)):  # every epoch's order is drawn after the one before
             next(iter(self._sampler))
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write the student's adapter (safetensors), whole or not at all."""
+    def save_adapter(self, folder: Path, data: str = "", settings: Mapping[str, Any] | None = None) -> None:
+        """Write the student's adapter (safetensors) and its model card, whole or not at all.
+
+        `data` says in a sentence what it was trained on, `settings` what the card shall list beside this trainer's own.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        config = model.peft_config["default"]
+        config.base_model_name_or_path = base = card.shown_name(config.base_model_name_or_path)
+        own = {name: getattr(self.args, name) for name in CARD} | {"rank": config.r, "updates": self.state.global_step}
+        data = data or f"{len(self.train_dataset)} histories."
+        text = card.model_card(base, data, own | dict(settings or {}), versions())
         with atomic_folder(folder) as building:
-            self.accelerator.unwrap_model(self.model).save_pretrained(building, selected_adapters=["default"])
+            model.save_pretrained(building, selected_adapters=["default"])
+            (building / "README.md").write_text(text, encoding="utf-8")  # in place of peft's template
 
 
 def _asked_in_groups(**_: Any) -> list[float]:

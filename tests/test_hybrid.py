@@ -348,15 +348,37 @@ def test_drawing_follows_the_distribution():
     assert share[1] == 0 and (share - p).abs().max() < 0.015
 
 
-def test_the_adapter_is_saved_alone_and_loads_back(tokenizer, tmp_path):
+def test_the_adapter_is_saved_alone_loads_back_and_merges(tokenizer, tmp_path):
     trainer = make(tokenizer, tmp_path)
     trainer.train()
     trainer.save_adapter(tmp_path / "adapter")
-    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file() and not (
-        tmp_path / "adapter" / "teacher"
-    ).exists()
+    names = {p.name for p in (tmp_path / "adapter").iterdir()}
+    assert names == {"adapter_model.safetensors", "adapter_config.json", "README.md"}
     again = load_adapter(tiny(tokenizer), tmp_path / "adapter").eval()
-    ids = torch.tensor([[5, 6, 7]])
+    ids = torch.tensor([[5, 6, 7], [9, 8, 11]])
     with torch.no_grad():
-        trainer.model.eval()
-        assert torch.allclose(again(ids).logits, trainer.model(ids).logits, atol=1e-5)
+        trained, start = trainer.model.eval()(ids).logits, tiny(tokenizer).eval()(ids).logits
+        assert torch.equal(again(ids).logits, trained) and (trained - start).abs().max() > 0.1
+        assert torch.allclose(again.merge_and_unload()(ids).logits, trained, atol=1e-5)
+
+
+def test_the_card_names_data_settings_versions_and_limits_and_no_folder_of_this_machine(tokenizer, tmp_path):
+    trainer = make(tokenizer, tmp_path, distillation_weight=0.25)
+    trainer.model.peft_config["default"].base_model_name_or_path = str(tmp_path / "somebody" / "warmstart-1234")
+    trainer.save_adapter(tmp_path / "adapter", "4 histories of 4 people.", {"arm": "a|b"})
+    text = (tmp_path / "adapter" / "README.md").read_text("utf-8")
+    assert "Must not talk to people in need" in text and "4 histories of 4 people. Every person" in text
+    assert "| distillation_weight | 0.25 |" in text and "| arm | a\\|b |" in text and "| torch | " in text
+    assert text.startswith("---\nbase_model: warmstart-1234\n")
+    said = text + (tmp_path / "adapter" / "adapter_config.json").read_text("utf-8")
+    assert "somebody" not in said and str(tmp_path) not in said
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory(tokenizer, tmp_path):
+    found = []
+    for checkpointing in (False, True):
+        trainer = make(tokenizer, tmp_path, gradient_checkpointing=checkpointing, beta=0.1)
+        batch = batch_of(trainer)
+        stir(trainer)
+        found.append(gradients(trainer, batch))
+    same(*found)

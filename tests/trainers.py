@@ -1,13 +1,19 @@
 """A tiny random Llama under the real trainer and tokenizer, and a feedback with known scores."""
 
+import os
+import signal
+
 import torch
 from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rapo_lib.ablation import ARMS, train_arm
 from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.feedback import Verdict
 from rapo_lib.hybrid import RAPOConfig, RAPOTrainer
 from rapo_lib.models import lora_config
+from rapo_lib.profiles import Settings
+from rapo_lib.seeker import ProbeSeeker
 from rapo_lib.simulation import training_row
 
 CRITIQUE = "Zebra crossing: name the feeling and ask one open question."
@@ -90,3 +96,28 @@ def stir(trainer):
     for name, p in trainer.model.named_parameters():
         if "lora_" in name:
             p.data += 0.1 * torch.randn_like(p)
+
+
+class LengthJudge:
+    """A judge with a known taste: the longest reply is the best."""
+
+    def compare_batch(self, groups):
+        """A verdict for each group."""
+        return [Scripted().verdict({"profile": ""}, group.replies) for group in groups]
+
+
+def train_tiny_arm(folder, model_folder, die_in_step=None):
+    """The full arm on a saved tiny model, five updates; killed in the middle of a checkpoint if asked."""
+    chosen = Settings(model=str(model_folder), warm_start=False, reply_tokens=6, group=G, groups=2, steps=5,
+                      save_steps=2, learning_rate=0.05, lora_rank=4)  # fmt: skip
+    if die_in_step is not None:
+        save = RAPOTrainer._save_rng_state
+
+        def die(trainer, folder):
+            if trainer.state.global_step == die_in_step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(trainer, folder)
+
+        RAPOTrainer._save_rng_state = die
+    histories = [(p, (Turn("seeker", p.opening),)) for p in load_profiles("train")[:4]]
+    return train_arm(ARMS["full"], chosen, histories, ProbeSeeker(), LengthJudge(), folder)
