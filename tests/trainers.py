@@ -59,7 +59,7 @@ def rows():
     return [training_row(p, [Turn("seeker", p.opening[: 30 + 10 * i])]) for i, p in enumerate(people)]
 
 
-def make(tokenizer, tmp_path, feedback=None, **options):
+def make(tokenizer, tmp_path, feedback=None, fluency=None, **options):
     """The trainer on the tiny model; two groups of G a step."""
     settings = {"max_steps": 2, "per_device_train_batch_size": 2 * G, "num_generations": G, "max_completion_length": 6,
                 "learning_rate": 0.1, "warmup_steps": 0, "bf16": False, "seed": 3, **options}  # fmt: skip
@@ -70,6 +70,7 @@ def make(tokenizer, tmp_path, feedback=None, **options):
         train_dataset=Dataset.from_list(rows()),
         processing_class=tokenizer,
         peft_config=lora_config(4, 8),
+        fluency=fluency,
     )
 
 
