@@ -1,26 +1,39 @@
 """Arms: the same training with one thing changed, each a folder that is whole or not there.
 
-A finished arm is never trained again; an interrupted one starts anew. All arms share the start, the histories and
-their order, the seeds and the number of tokens, so differences between them come from what the arm changes.
+A finished arm is never trained again; an interrupted one goes on from its last checkpoint. All arms share the start,
+the histories and their order, the seeds and the number of tokens, so differences between them come from what the arm
+changes.
 """
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record
+from rapo_lib import checkpoints
+from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record, turn_from_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge
 from rapo_lib.models import load_adapter, load_model, lora_config
 from rapo_lib.profiles import Settings
-from rapo_lib.runs import RapoError, atomic_folder, plain, write_csv, write_json, write_jsonl
+from rapo_lib.runs import (
+    RapoError,
+    atomic_folder,
+    library_hash,
+    plain,
+    read_json,
+    stable_hash,
+    write_csv,
+    write_json,
+    write_jsonl,
+    write_text,
+)
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
 from rapo_lib.simulation import Rollout, SimulatedFeedback, training_row
@@ -88,7 +101,11 @@ def train_arm(
     folder: Path,
     seed: int = 0,
 ) -> Path:
-    """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`."""
+    """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`.
+
+    An interrupted training of the same arm, settings, histories and code goes on from its last checkpoint, kept beside
+    `folder` until it is finished, and ends as it would have without the interruption.
+    """
     if (folder / "arm.json").is_file():
         log.info("%s is trained already", arm.name)
         return folder
@@ -98,41 +115,91 @@ def train_arm(
         raise RapoError("no history to train on; 02_turn_selection selected none")
     start = start_model(chosen)
     model, tokenizer = load_model(start, quantization=chosen.quantization)
-    rollouts: list[Rollout] = []
-    feedback = SimulatedFeedback(
-        seeker, judge, {p.id: p for p, _ in histories}, reactions=arm.reactions, seed=seed, watch=rollouts.append
+    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    going = _open_training(
+        folder.with_name(f"{folder.name}.training"),
+        stable_hash([asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash()]),
     )
-    with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
+    last, rollouts = _last_state(going, chosen.group * chosen.groups)
+    people = {p.id: p for p, _ in histories}
+    with (going / ROLLOUTS).open("a", encoding="utf-8") as file:
+
+        def watch(rollout: Rollout) -> None:
+            rollouts.append(rollout)
+            file.write(json.dumps(plain(rollout_record(rollout)), ensure_ascii=False) + "\n")
+            file.flush()  # before the update, so that a checkpoint never knows more than this file
+
         trainer = RAPOTrainer(
             model,
-            feedback,
-            args=_config(arm, chosen, scratch, seed),
-            train_dataset=Dataset.from_list(training_rows(histories, tokenizer, chosen.prompt_tokens)),
+            SimulatedFeedback(seeker, judge, people, reactions=arm.reactions, seed=seed, watch=watch),
+            args=_config(arm, chosen, str(going), seed),
+            train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
         )
-        trainer.train()
-        trainer.save_adapter(building / "adapter")
-        write_csv(building / "metrics.csv", step_metrics(trainer.state.log_history, rollouts, chosen))
+        trainer.train(last)
+    with atomic_folder(folder) as building:
+        trainer.save_adapter(
+            building / "adapter",
+            f"{len(histories)} histories of {len(people)} people.",
+            {"arm": arm.label, "the judge hears reactions": arm.reactions},
+        )
+        logged = trainer.state.log_history
+        write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
-        write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
+        signs = {e["step"]: e["rapo/collapse"] for e in logged if e.get("rapo/collapse")}
+        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs}
+        write_json(building / "arm.json", plain(record))
+    shutil.rmtree(going)
     return folder
 
 
-def _config(arm: Arm, chosen: Settings, scratch: str, seed: int) -> Any:
+ROLLOUTS = "rollouts.jsonl"
+
+
+def _open_training(going: Path, key: str) -> Path:
+    """The folder of an unfinished training; emptied unless it belongs to the training with this key."""
+    marker = going / "training.json"
+    if going.is_dir() and (not marker.is_file() or read_json(marker) != {"key": key}):
+        shutil.rmtree(going)
+    write_json(marker, {"key": key})
+    return going
+
+
+def _last_state(going: Path, size: int) -> tuple[Path | None, list[Rollout]]:
+    """The last checkpoint and the rollouts up to it, `size` an update; later ones will be made again, the same."""
+    last, path = checkpoints.latest(going), going / ROLLOUTS
+    needed = checkpoints.step_of(last) * size if last else 0
+    lines = path.read_text("utf-8").splitlines(keepends=True)[:needed] if path.is_file() else []
+    if len(lines) < needed:
+        log.warning("%s has lost rollouts; the training starts anew", going.name)
+        last, lines = None, []
+    write_text(path, "".join(lines))
+    return last, [rollout_from_record(json.loads(line)) for line in lines]
+
+
+def _config(arm: Arm, chosen: Settings, folder: str, seed: int) -> Any:
     from rapo_lib.hybrid import RAPOConfig
 
+    at_once = chosen.micro_groups or chosen.groups
+    if chosen.groups % at_once:
+        raise RapoError(f"micro_groups={at_once} does not divide groups={chosen.groups}")
     return RAPOConfig(
-        output_dir=scratch,
+        output_dir=folder,
         seed=seed,
         max_steps=chosen.steps,
-        per_device_train_batch_size=chosen.group * chosen.groups,
+        per_device_train_batch_size=chosen.group * at_once,
+        gradient_accumulation_steps=chosen.groups // at_once,
+        gradient_checkpointing=chosen.gradient_checkpointing,
         num_generations=chosen.group,
         max_completion_length=chosen.reply_tokens,
         temperature=chosen.temperature,
         learning_rate=chosen.learning_rate,
         distillation_weight=chosen.weight if arm.weight is None else arm.weight,
         teacher_note=chosen.teacher_note,
+        beta=chosen.beta,
+        save_strategy="steps" if chosen.save_steps else "no",
+        save_steps=chosen.save_steps or 1,
     )
 
 
@@ -141,11 +208,20 @@ def rollout_record(rollout: Rollout) -> dict[str, Any]:
     return {**asdict(rollout), "history": [to_record(t) for t in rollout.history]}
 
 
+def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
+    """The inverse of `rollout_record`."""
+    return Rollout(**{**record, "history": tuple(turn_from_record(t) for t in record["history"])})
+
+
 STEP_COLUMNS = {
     "rapo/policy_loss": "policy_loss",
     "rapo/distillation_loss": "distillation_loss",
     "rapo/entropy": "entropy",
+    "rapo/kl_to_start": "kl_to_start",
+    "rapo/repetition": "repetition",
+    "rapo/sameness": "sameness",
     "rapo/abstained": "abstained",
+    "rapo/dropped_updates": "dropped_updates",
     "grad_norm": "grad_norm",
     "completions/mean_length": "reply_tokens",
     "self_distillation/flat_group_fraction": "flat_groups",

@@ -7,32 +7,55 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 2. The teacher prompt is made for dialogue: the history as it is, the critique as a note behind the seeker's last
    words. The student's own reply is never shown to the teacher (it collapses entropy, SDPO's ablation).
 3. An abstained verdict gives its group advantage 0 and no distillation, and is counted.
-4. Prompts are computed once per group, in sampling, student and teacher (see `packing`); `fast=False` is trl's path.
+4. Prompts are computed once per group, in sampling, student and teacher (see `packing`); with `fast=False` each reply
+   has a row of its own and trl samples, as in trl.
+5. `mixing="advantage"` is SDPO's rule, trl has the loss blend alone; and trl's SDPO takes a `beta` without using it:
+   here it weighs GRPO's KL to the start, which is the model without the adapter.
+6. A reply cut off at the token limit scores as the worst of its group.
+7. A broken update is dropped, a checkpoint is whole and holds all that the next step depends on (see `checkpoints`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from torch.utils.data import Sampler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
-from rapo_lib import losses
+from rapo_lib import card, checkpoints, losses, watch
+from rapo_lib.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import best_dtype, device, merged
 from rapo_lib.packed import packed
 from rapo_lib.packing import pack, runs_of_equal
-from rapo_lib.runs import RapoError, atomic_folder
+from rapo_lib.runs import RapoError, atomic_folder, versions
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
 from rapo_lib.simulation import Feedback
 
 NOTES = ("critique", "critique_and_reaction", "critique_and_sibling")
+MIXINGS = ("loss", "advantage")
+FIXED = {  # options of trl that the loss here does not have; another value would change nothing, silently
+    "loss_type": "grpo",
+    "importance_sampling_level": "token",
+    "distillation_mode": "topk_logits",
+    "distillation_add_tail": True,
+    "teacher_sync_steps": 1,
+    "use_teacher_server": False,
+}
+CARD = ("num_generations", "learning_rate", "temperature", "max_completion_length", "distillation_weight", "mixing",
+        "policy_scale", "beta", "teacher_note", "teacher_update_rate", "seed")  # fmt: skip
+FIXED_IN_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # of the fast path
 
 
 @dataclass
@@ -52,6 +75,14 @@ class RAPOConfig(SDPOConfig):
     )
     scale_rewards: str = field(default="group", metadata={"help": "advantage = (s - mean) / (std + eps)"})
     distillation_weight: float = field(default=0.5, metadata={"help": "w: 0 is GRPO alone, 1 distillation alone"})
+    mixing: str = field(default="loss", metadata={"help": "blend the losses (trl's rule) or the advantages (SDPO's)"})
+    policy_scale: float = field(
+        default=1.0, metadata={"help": "times the policy term; 1 - w at w = 0 is the full arm without its verbal half"}
+    )
+    beta: float = field(default=0.0, metadata={"help": "weight of the KL to the start"})
+    kl_groups: int = field(
+        default=1, metadata={"help": "groups of a batch on which the distance from the start is measured; beta: all"}
+    )
     distillation_mode: str = field(default="topk_logits", metadata={"help": "SDPO's: student's top-k"})
     distillation_topk: int = field(default=50, metadata={"help": "k"})
     distillation_alpha: float = field(default=0.5, metadata={"help": "Jensen-Shannon; SDPO's default"})
@@ -60,6 +91,9 @@ class RAPOConfig(SDPOConfig):
     teacher_update_rate: float = field(default=0.05, metadata={"help": "SDPO's default"})
     teacher_note: str = field(default="critique", metadata={"help": f"what the teacher sees: {NOTES}"})
     use_successful_as_teacher: bool = field(default=False, metadata={"help": "a judge's ranking has no threshold"})
+    diagnostics_warning_interval: int = field(
+        default=0, metadata={"help": "trl's warnings are about a success threshold; a ranking has none"}
+    )
     gradient_checkpointing: bool = field(
         default=False, metadata={"help": "off: short rows, and generation needs a cache"}
     )
@@ -68,13 +102,20 @@ class RAPOConfig(SDPOConfig):
     use_cpu: bool = field(default_factory=lambda: device().type == "cpu", metadata={"help": ""})
     report_to: Any = field(default="none", metadata={"help": "files only"})
     logging_steps: float = field(default=1, metadata={"help": ""})
-    save_strategy: str = field(default="no", metadata={"help": ""})
+    save_strategy: str = field(default="no", metadata={"help": "steps: a checkpoint every save_steps"})
+    save_total_limit: int | None = field(default=1, metadata={"help": "the last whole one is enough to go on"})
+    max_dropped_updates: int = field(default=3, metadata={"help": "in a row, then training stops"})
+    stop_on_collapse: bool = field(default=False, metadata={"help": "stop at the first sign of it (see watch)"})
     disable_tqdm: bool | None = field(default=True, metadata={"help": ""})
     fast: bool = field(default=True, metadata={"help": "share prompts within a group; False is trl's own path"})
 
     def __post_init__(self) -> None:
-        if self.teacher_note not in NOTES:
-            raise RapoError(f"unknown teacher_note {self.teacher_note!r}; known: {', '.join(NOTES)}")
+        for name, known in (("teacher_note", NOTES), ("mixing", MIXINGS)):
+            if getattr(self, name) not in known:
+                raise RapoError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}")
+        for name, value in (FIXED | FIXED_IN_SAMPLING if self.fast else FIXED).items():
+            if getattr(self, name) != value:
+                raise RapoError(f"{name}={getattr(self, name)!r} is not done here; leave it at {value!r}")
         super().__post_init__()
 
 
@@ -142,34 +183,13 @@ class CritiqueContext:
         }
 
 
-class EMATeacher(TrainerCallback):
-    """The teacher q: a second LoRA adapter, a copy of the student's at the start, then q <- (1 - u) q + u pi.
-
-    trl's own callback starts the copy at zero weights, so that A and B both creep up from zero; starting from the
-    student's A (and B = 0) is the same function at step 0 and a true average of the student's weights afterwards.
-    """
-
-    def __init__(self, model: PeftModel, rate: float) -> None:
-        model.add_adapter("teacher", model.peft_config["default"])
-        named = dict(model.named_parameters())
-        self.pairs = [(named[n.replace(".default.", ".teacher.")], p) for n, p in named.items() if ".default." in n]
-        self.rate = rate
-        for teacher, student in self.pairs:
-            teacher.data.copy_(student.data)
-            teacher.requires_grad_(False)
-
-    @torch.no_grad()
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Move the teacher after each update."""
-        for teacher, student in self.pairs:
-            teacher.lerp_(student, self.rate)
-
-
 class RAPOTrainer(SDPOTrainer):
     """Trains a LoRA policy on what a `Feedback` says about its own fresh replies.
 
     `train_dataset` has the columns of `simulation.training_row`. After `train()`, `save_adapter` writes the result.
-    Raises RapoError if nothing is trainable or the group size does not divide the batch.
+    `fluency`, if given, scores every step's replies for the collapse watch (`fluency.fluency_batch`, at a cost).
+    Raises RapoError if nothing is trainable, if there are too few histories for one batch, and from `train` if updates
+    stay broken.
     """
 
     _tag_names = ["trl", "rapo"]
@@ -183,10 +203,15 @@ class RAPOTrainer(SDPOTrainer):
         processing_class: PreTrainedTokenizerBase,
         peft_config: LoraConfig,
         callbacks: list[TrainerCallback] | None = None,
+        fluency: Callable[[Sequence[str]], Sequence[float]] | None = None,
     ) -> None:
-        self.feedback = feedback
+        needed = args.generation_batch_size // args.num_generations
+        if len(train_dataset) < needed:
+            raise RapoError(f"{len(train_dataset)} histories are too few: a batch has {needed} groups, one for each")
+        self.feedback, self.fluency = feedback, fluency
         self.groups: list[tuple[str, ...]] = []  # this batch's replies, a tuple a group
         self.verdicts: list[Verdict] = []  # and what was said about them
+        self.updates = FiniteUpdates(args.max_dropped_updates)
         super().__init__(
             model=model,
             reward_funcs=_asked_in_groups,
@@ -194,7 +219,7 @@ class RAPOTrainer(SDPOTrainer):
             train_dataset=train_dataset,
             processing_class=processing_class,
             peft_config=peft_config,
-            callbacks=callbacks,
+            callbacks=[self.updates, CollapseWatch(watch.Limits(), args.stop_on_collapse), *(callbacks or ())],
         )
         self.remove_callback(PrinterCallback)  # the log history is kept; nothing prints
         self.teacher_context_builder = CritiqueContext(self)
@@ -202,10 +227,13 @@ class RAPOTrainer(SDPOTrainer):
             raise RapoError("no parameter is trainable; load the adapter with trainable=True or pass a LoraConfig")
 
     def _setup_teacher_model(self) -> None:
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:  # trl makes a QLoRA adapter bfloat16, where small updates round to nothing
+                parameter.data = parameter.data.float()
         if self.args.teacher_model_kind != "ema":
             return super()._setup_teacher_model()
         self.teacher_model = self.model
-        self.add_callback(EMATeacher(self.model, self.args.teacher_update_rate))
+        self.add_callback(EMATeacher(self.model, self.args.teacher_update_rate, self.updates))
         return None
 
     # ------------------------------------------------------------------------------- rollouts and feedback
@@ -236,7 +264,12 @@ class RAPOTrainer(SDPOTrainer):
         texts = [c[0]["content"].strip() for c in completions]
         self.groups = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
         self.verdicts = self.feedback(inputs[::size], self.groups)
+        self._note("rapo/repetition", fmean(map(watch.repetition, texts)))
+        self._note("rapo/sameness", watch.sameness(texts))
+        if self.fluency:
+            self._note("rapo/fluency", fmean(self.fluency(texts)))
         scores = [s for v in self.verdicts for s in (v.scores or [float("nan")] * size)]
+        scores = lowest_if_cut(scores, [ids[-1] not in self.eos_token_ids for ids in completion_ids], size)
         return self.accelerator.gather(torch.tensor(scores, device=self.accelerator.device)[:, None])
 
     # ------------------------------------------------------------------------------- the loss
@@ -244,46 +277,79 @@ class RAPOTrainer(SDPOTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        """L = (1 - w) L_policy + w mean D_alpha; computed on group rows unless `fast=False`."""
-        if not self.args.fast or return_outputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        w, ids, mask = self.args.distillation_weight, inputs["completion_ids"], inputs["completion_mask"]
-        prompts = _unpadded(inputs["prompt_ids"], inputs["prompt_mask"])
-        runs = runs_of_equal(prompts)
-        student = self._group_logits(prompts, inputs, runs)
-        logp = losses.token_logp(student, ids)
-        old = inputs.get("old_per_token_logps", logp.detach())
-        clip = (self.epsilon_low, self.epsilon_high)
-        policy = losses.reply_mean(losses.policy_term(logp, old, inputs["advantages"], clip), mask)
-        loss = (1 - w) * policy
-        heard = mask * inputs["self_distillation_mask"][:, None]
-        if w > 0 and heard.any():
-            distillation = losses.reply_mean(self._distillation(student, logp, old, inputs, runs), heard)
-            loss = loss + w * distillation
-            self._note("rapo/distillation_loss", distillation)
-        self._note("rapo/policy_loss", policy)
+        """L = (1 - w) L_policy + w mean D_alpha + beta KL; with mixed advantages L = L_policy + beta KL."""
+        if return_outputs:
+            raise NotImplementedError("this loss has no outputs to return")
+        mask = inputs["completion_mask"]
+        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
+        logp = losses.token_logp(student, inputs["completion_ids"])
+        parts = self._hybrid_parts(model, student, logp, inputs)
+        if self.args.beta > 0:
+            parts["kl_to_start"] = (self.args.beta, self._kl_to_start(model, logp, inputs))
+        elif self.args.kl_groups > 0:
+            with torch.no_grad():
+                self._note("rapo/kl_to_start", self._kl_to_start(model, logp, inputs))
+        for name, (_, value) in parts.items():
+            if not isfinite(self._note(f"rapo/{name}", value)):
+                self.updates.blame(name)
         with torch.no_grad():
             self._note("rapo/entropy", losses.reply_mean(losses.entropy(student), mask))
+        loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
 
-    def _distillation(
-        self, student: Tensor, logp: Tensor, old: Tensor, inputs: dict[str, Tensor], runs: list[int]
-    ) -> Tensor:
-        """D_alpha per token (N, T), importance-clipped where the replies came from an older policy."""
-        width = inputs["completion_ids"].shape[1]
-        prompts = _unpadded(inputs["teacher_input_ids"][:, :-width], inputs["teacher_attention_mask"][:, :-width])
-        with torch.no_grad(), self._get_teacher_context_for_self_distillation():
-            teacher = self._group_logits(prompts, inputs, runs)
+    def _clip_grad_norm(self, model: Any) -> Tensor:
+        self.updates.inspect(model)
+        return super()._clip_grad_norm(model)
+
+    def _hybrid_parts(
+        self, model: Any, student: Tensor, logp: Tensor, inputs: dict[str, Tensor]
+    ) -> dict[str, tuple[float, Tensor]]:
+        """The terms of the hybrid loss by name, each with its weight."""
+        w, ids, mask = self.args.distillation_weight, inputs["completion_ids"], inputs["completion_mask"]
+        old = inputs.get("old_per_token_logps", logp.detach())
+        advantages = self.args.policy_scale * inputs["advantages"]
+        heard = mask * inputs["self_distillation_mask"][:, None]
+        teacher = self._teacher_logits(model, inputs) if w > 0 and heard.any() else None
+        if self.args.mixing == "advantage":
+            said = logp if teacher is None else losses.token_logp(teacher, ids)
+            advantages = losses.mixed_advantages(advantages, logp, said, weight=w, heard=heard)
+        term = losses.policy_term(logp, old, advantages, (self.epsilon_low, self.epsilon_high))
+        policy = losses.reply_mean(term, mask)
+        if self.args.mixing == "advantage":
+            return {"policy_loss": (1.0, policy)}
+        if teacher is None:
+            return {"policy_loss": (1 - w, policy)}
         term = losses.distillation_term(
             student, teacher, top_k=self.args.distillation_topk, alpha=self.args.distillation_alpha
-        )
-        return term * losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
+        ) * losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
+        return {"policy_loss": (1 - w, policy), "distillation_loss": (w, losses.reply_mean(term, heard))}
 
-    def _group_logits(self, prompts: list[list[int]], inputs: dict[str, Tensor], runs: list[int]) -> Tensor:
-        """Logits (N, T, V) that predict each reply token, from one row per group."""
-        replies = _unpadded(inputs["completion_ids"], inputs["completion_mask"])
+    def _teacher_logits(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """The teacher's logits (N, T, V), without gradient."""
         width = inputs["completion_ids"].shape[1]
-        rows = pack(prompts, replies, runs, width)
+        ids, mask = inputs["teacher_input_ids"][:, :-width], inputs["teacher_attention_mask"][:, :-width]
+        with torch.no_grad(), self._get_teacher_context_for_self_distillation():
+            return self._reply_logits(model, ids, mask, inputs)
+
+    def _kl_to_start(self, model: Any, logp: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Mean estimate of KL(pi || start) a token; over the whole batch if it counts in the loss, else over a part."""
+        if self.args.beta == 0:
+            count = sum(_runs(inputs)[: self.args.kl_groups])
+            inputs, logp = {name: value[:count] for name, value in inputs.items()}, logp[:count]
+        with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
+            logits = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
+            start = losses.token_logp(logits, inputs["completion_ids"])
+        old = inputs.get("old_per_token_logps", logp.detach())
+        return losses.reply_mean(losses.kl_term(logp, old, start), inputs["completion_mask"])
+
+    def _reply_logits(self, model: Any, prompt_ids: Tensor, prompt_mask: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+        """Logits (N, T, V) over the temperature that predict each reply token after these prompts (N, P)."""
+        ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+        width = ids.shape[1]
+        if not self.args.fast:  # a row for each reply
+            whole, whole_mask = torch.cat([prompt_ids, ids], dim=1), torch.cat([prompt_mask, mask], dim=1)
+            return self._forward_logits(model, whole, whole_mask, width).float()
+        rows = pack(_unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs), width)
         causal = self.accelerator.unwrap_model(self.model).get_base_model()
         where = causal.get_input_embeddings().weight
         states = causal.model(
@@ -295,20 +361,95 @@ class RAPOTrainer(SDPOTrainer):
         wanted = states.flatten(0, 1)[rows.predicts.to(where.device)]  # (N, T, H)
         return causal.lm_head(wanted).float() / self.temperature
 
-    def _note(self, name: str, value: Tensor) -> None:
+    def _note(self, name: str, value: Tensor | float) -> float:
+        """Record a number of this step, its mean over processes, and return it."""
         mode = "train" if self.model.training else "eval"
-        self._metrics[mode][name].append(self.accelerator.gather(value.detach()).mean().item())
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device).detach()
+        mean = self.accelerator.gather(value).mean().item()
+        self._metrics[mode][name].append(mean)
+        return mean
 
-    def save_adapter(self, folder: Path) -> None:
-        """Write the student's adapter (safetensors), whole or not at all."""
+    # ------------------------------------------------------------------------------- going on, and the result
+
+    def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
+        """Train to `max_steps`, from a checkpoint's state if one is given; one that is there already is only loaded."""
+        if resume_from_checkpoint is None:
+            super().train()
+            return
+        folder = str(resume_from_checkpoint)
+        state = TrainerState.load_from_json(str(Path(folder) / TRAINER_STATE_NAME))
+        if state.global_step < self.args.max_steps:
+            super().train(resume_from_checkpoint=folder)
+        else:  # transformers would make one update too many
+            self._load_from_checkpoint(folder)
+            self.state = state
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with checkpoints.staged(folder, self.args.should_save, self.accelerator.wait_for_everyone) as building:
+            self.save_model(str(building), _internal_call=True)
+            self._save_optimizer_and_scheduler(str(building))
+            self._save_scaler(str(building))
+            self._save_rng_state(str(building))
+            if self.args.should_save:
+                (building / TRAINING_ARGS_NAME).unlink()  # a pickle that nothing reads
+                self.state.save_to_json(str(building / TRAINER_STATE_NAME))
+                checkpoints.save_rest(building, *self._rest())
+        if self.args.should_save:
+            rotate_checkpoints(self.args.output_dir, self.args.save_total_limit)
+
+    def _rest(self) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
+        """What neither transformers nor trl saves: counters, and sampled batches that are not used up."""
+        used_up = self._step % (self.args.steps_per_generation * self.num_iterations) == 0
+        state = {"step": self._step, "dropped": self.updates.dropped, "in_a_row": self.updates.in_a_row}
+        return state, [] if used_up else self._buffered_inputs
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        state, batches = checkpoints.load_rest(Path(checkpoint))
+        self._step, self.updates.dropped, self.updates.in_a_row = state["step"], state["dropped"], state["in_a_row"]
+        to = self.accelerator.device
+        self._buffered_inputs = [{k: t.to(to) for k, t in batch.items()} for batch in batches] or None
+        for _ in range(int(self.state.epoch)):  # every epoch's order is drawn after the one before
+            next(iter(self._sampler))
+
+    def save_adapter(self, folder: Path, data: str = "", settings: Mapping[str, Any] | None = None) -> None:
+        """Write the student's adapter (safetensors) and its model card, whole or not at all.
+
+        `data` says in a sentence what it was trained on, `settings` what the card shall list beside this trainer's own.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        config = model.peft_config["default"]
+        config.base_model_name_or_path = base = card.shown_name(config.base_model_name_or_path)
+        own = {name: getattr(self.args, name) for name in CARD} | {"rank": config.r, "updates": self.state.global_step}
+        data = data or f"{len(self.train_dataset)} histories."
+        text = card.model_card(base, data, own | dict(settings or {}), versions())
         with atomic_folder(folder) as building:
-            self.accelerator.unwrap_model(self.model).save_pretrained(building, selected_adapters=["default"])
+            model.save_pretrained(building, selected_adapters=["default"])
+            (building / "README.md").write_text(text, encoding="utf-8")  # in place of peft's template
 
 
 def _asked_in_groups(**_: Any) -> list[float]:
     raise AssertionError("rewards come from the feedback, see RAPOTrainer._calculate_rewards")
 
 
+def lowest_if_cut(scores: Sequence[float], cut: Sequence[bool], size: int) -> list[float]:
+    """A reply cut off at the token limit scores as the worst of its group of `size`: nobody is to learn to ramble."""
+    worst = [min(scores[i : i + size]) for i in range(0, len(scores), size)]
+    return [worst[i // size] if cut[i] else score for i, score in enumerate(scores)]
+
+
 def _unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
     """Token lists without padding, from either side."""
     return [row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True)]
+
+
+def _runs(inputs: dict[str, Tensor]) -> list[int]:
+    """Sizes of the groups in a batch: neighbours with one prompt."""
+    return runs_of_equal(_unpadded(inputs["prompt_ids"], inputs["prompt_mask"]))

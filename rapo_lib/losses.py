@@ -3,6 +3,7 @@
     L = (1 - w) * L_policy(A) + w * mean_t D_alpha( pi(.|h, y_<t) || stopgrad q(.|h, c, y_<t) )
 
 RAPO's own equations are not public; the forms are those of GRPO and SDPO, the blend and every default are ours.
+The other rule mixes advantages instead of losses and is SDPO's (its section 4.5): `mixed_advantages`.
 Shapes: N replies of at most T tokens, V the vocabulary, K the student's top-k.
 """
 
@@ -25,11 +26,37 @@ def group_advantages(scores: Tensor, eps: float = STD_EPS) -> Tensor:
 
 
 def policy_term(logp: Tensor, old_logp: Tensor, advantages: Tensor, clip: tuple[float, float]) -> Tensor:
-    """-min(rho A, clip(rho, 1 - low, 1 + high) A) per token, rho = pi / pi_old; (N, T), advantages (N,) -> (N, T)."""
+    """-min(rho A, clip(rho, 1 - low, 1 + high) A) per token, rho = pi / pi_old; (N, T) -> (N, T).
+
+    `advantages` is (N,), one for a whole reply, or (N, T).
+    """
     ratio = torch.exp(logp - old_logp)
     low, high = clip
-    a = advantages[:, None]
+    a = advantages[:, None] if advantages.dim() == 1 else advantages
     return -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
+
+
+def mixed_advantages(advantages: Tensor, logp: Tensor, teacher_logp: Tensor, *, weight: float, heard: Tensor) -> Tensor:
+    """A_t = lambda A_GRPO + (1 - lambda) A_SDPO_t, per token and without gradient; (N, T).
+
+        A_SDPO_t = log q(y_t | h, c, y_<t) - log pi(y_t | h, y_<t),    lambda = 1 - w
+
+    The mixing rule of SDPO's hybrid, on the token that was sampled: SDPO has an advantage for every entry of the
+    vocabulary, and this one is an estimate of their mean. `advantages` (N,) are GRPO's; `weight` is w; `heard` (N, T)
+    is 0 where no critique reached the teacher, and there A_SDPO is 0.
+    """
+    verbal = (teacher_logp - logp).detach() * heard
+    return (1 - weight) * advantages[:, None] + weight * verbal
+
+
+def kl_term(logp: Tensor, old_logp: Tensor, start_logp: Tensor) -> Tensor:
+    """rho (r - 1 - log r) per token, r = pi_start / pi, rho = pi / pi_old; (N, T) -> (N, T).
+
+    GRPO's estimate of KL(pi || pi_start) from the token that was sampled: never negative, exactly 0 where both agree.
+    On policy rho is 1, yet it carries gradient: value and gradient are right in the mean over y_t ~ pi_old (as trl).
+    """
+    log_ratio = start_logp.detach() - logp
+    return torch.exp(logp - old_logp) * (torch.exp(log_ratio) - 1 - log_ratio)
 
 
 def with_tail(logp: Tensor) -> Tensor:

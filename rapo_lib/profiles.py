@@ -24,9 +24,13 @@ class Settings:
     histories: int = 32  # pivotal histories that 02 keeps
     group: int = 4  # G, replies a group
     groups: int = 4  # groups a step
+    micro_groups: int | None = None  # groups in memory at once; None: all of a step. The update is the same
+    gradient_checkpointing: bool = False  # less memory, about a third more time
     steps: int = 16  # updates an arm
+    save_steps: int = 4  # updates between checkpoints, 0: none; an interrupted arm goes on from the last
     learning_rate: float = 5e-4
     weight: float = 0.5  # w, share of the distillation
+    beta: float = 0.0  # weight of the KL to the start
     teacher_note: str = "critique"
     lora_rank: int = 16
     eval_profiles: int = 16  # held-out people in self-play
@@ -60,7 +64,10 @@ PROFILES: dict[str, dict[str, Any]] = {
         "histories": 96,
         "group": 8,
         "groups": 8,
+        "micro_groups": 1,
+        "gradient_checkpointing": True,
         "steps": 200,
+        "save_steps": 10,
         "learning_rate": 5e-5,
         "eval_profiles": 40,
         "eval_histories": 120,

@@ -1,14 +1,22 @@
 """Settings, arms and the tables between notebooks."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from trainers import G, tiny, train_tiny_arm
 
+from rapo_lib import checkpoints
 from rapo_lib.ablation import ARMS, LABELS, gather, people, read_pairs, step_metrics
+from rapo_lib.models import load_tokenizer, save_model
 from rapo_lib.plots import COLOURS
 from rapo_lib.profiles import PROFILES, Settings, settings
-from rapo_lib.runs import RapoError
+from rapo_lib.runs import RapoError, hash_path
 from rapo_lib.simulation import Rollout
 
 
@@ -75,3 +83,59 @@ def test_gathered_tables_name_their_arm(tmp_path):
         pd.DataFrame({"gained": [1.0, 2.0]}).to_csv(tmp_path / name / "outcomes.csv", index=False)
     table = gather({n: tmp_path / n for n in ("a", "b")}, "outcomes")
     assert table.arm.tolist() == ["a", "a", "b", "b"]
+
+
+# -------------------------------------------------------------------------------- an arm that is interrupted
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer = load_tokenizer()
+    save_model(folder, tiny(tokenizer), tokenizer)
+    return folder
+
+
+def killed(folder, model):
+    """Train in another process that kills itself (SIGKILL) while it writes the checkpoint of step 4."""
+    tests = Path(__file__).parent
+    script = f"import trainers; trainers.train_tiny_arm(__import__('pathlib').Path({str(folder)!r}), {str(model)!r}, 4)"
+    paths = os.pathsep.join([str(tests), str(tests.parent)])
+    return subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": paths}, timeout=300)
+
+
+def test_an_arm_killed_while_saving_ends_as_if_it_had_not_been(tiny_model, tmp_path):
+    whole = train_tiny_arm(tmp_path / "whole", tiny_model)
+    assert killed(tmp_path / "broken", tiny_model).returncode == -signal.SIGKILL
+    going = tmp_path / "broken.training"
+    assert not (tmp_path / "broken").exists()
+    assert (going / ".checkpoint-4.tmp" / "optimizer.pt").is_file()  # half a checkpoint, under no name that counts
+    assert checkpoints.latest(going) == going / "checkpoint-2"
+    assert (
+        len((going / "rollouts.jsonl").read_text("utf-8").splitlines()) == 4 * 2 * G
+    )  # more than the checkpoint knows
+    broken = train_tiny_arm(tmp_path / "broken", tiny_model)
+    assert not going.exists()
+    for name in ("adapter/adapter_model.safetensors", "metrics.csv", "rollouts.jsonl", "arm.json"):
+        assert hash_path(broken / name) == hash_path(whole / name), name
+    table = pd.read_csv(whole / "metrics.csv")
+    assert table.step.tolist() == [1, 2, 3, 4, 5] and table.kl_to_start[0] == 0 and table.change.notna().all()
+
+
+def test_what_another_training_left_is_not_gone_on_from(tiny_model, tmp_path):
+    whole = train_tiny_arm(tmp_path / "whole", tiny_model)
+    going = tmp_path / "arm.training"
+    (going / "checkpoint-4").mkdir(parents=True)  # of other settings
+    (going / "training.json").write_text('{"key": "another"}', encoding="utf-8")
+    assert hash_path(train_tiny_arm(tmp_path / "arm", tiny_model) / "rollouts.jsonl") == hash_path(
+        whole / "rollouts.jsonl"
+    )
+
+
+def test_settings_that_do_not_fit_are_one_clear_line():
+    from rapo_lib.ablation import _config
+
+    with pytest.raises(RapoError, match="micro_groups=3 does not divide groups=4"):
+        _config(ARMS["full"], settings("cpu", {"micro_groups": 3}), "x", 0)
+    fitted = _config(ARMS["full"], settings("gpu"), "x", 0)
+    assert (fitted.per_device_train_batch_size, fitted.gradient_accumulation_steps) == (8, 8)

@@ -3,96 +3,20 @@
 import pytest
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM
+from trainers import CRITIQUE, G, Scripted, batch_of, gradients, make, rows, stir, tiny
+from trl import GRPOConfig, GRPOTrainer
+from trl.experimental.sdpo import SDPOTrainer
 
-from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.feedback import Verdict
-from rapo_lib.hybrid import RAPOConfig, RAPOTrainer, teacher_messages, verdict_notes
-from rapo_lib.models import load_tokenizer, lora_config
+from rapo_lib.hybrid import RAPOConfig, teacher_messages, verdict_notes
+from rapo_lib.models import load_adapter, load_tokenizer
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import draw, sample_ids
-from rapo_lib.simulation import training_row
-
-CRITIQUE = "Zebra crossing: name the feeling and ask one open question."
-G = 3
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_tokenizer()
-
-
-def tiny(tokenizer):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return LlamaForCausalLM(config)
-
-
-class Scripted:
-    """A feedback with known scores: longer replies are better; rows whose profile is in `silent` are abstained on."""
-
-    def __init__(self, flat=False, silent=()):
-        self.flat, self.silent, self.seen = flat, set(silent), []
-
-    def __call__(self, rows, replies):
-        self.seen.append((list(rows), [tuple(r) for r in replies]))
-        return [self.verdict(row, group) for row, group in zip(rows, replies, strict=True)]
-
-    def verdict(self, row, group):
-        scores = None if row["profile"] in self.silent else tuple(0.0 if self.flat else float(len(r)) for r in group)
-        reactions = tuple(f"Quokka answer {i}." for i in range(len(group)))
-        return Verdict(scores, (CRITIQUE,) * len(group), reactions, tuple(range(len(group))))
-
-
-def rows():
-    people = load_profiles("train")[:4]
-    return [training_row(p, [Turn("seeker", p.opening[: 30 + 10 * i])]) for i, p in enumerate(people)]
-
-
-def make(tokenizer, tmp_path, feedback=None, **options):
-    settings = {"max_steps": 2, "per_device_train_batch_size": 2 * G, "num_generations": G, "max_completion_length": 6,
-                "learning_rate": 0.1, "warmup_steps": 0, "bf16": False, "seed": 3, **options}  # fmt: skip
-    return RAPOTrainer(
-        tiny(tokenizer),
-        feedback or Scripted(),
-        args=RAPOConfig(output_dir=str(tmp_path), **settings),
-        train_dataset=Dataset.from_list(rows()),
-        processing_class=tokenizer,
-        peft_config=lora_config(4, 8),
-    )
-
-
-def batch_of(trainer):
-    trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
-    data = next(iter(trainer.get_train_dataloader()))
-    return trainer._prepare_training_batch(data)
-
-
-def gradients(trainer, batch):
-    trainer.model.zero_grad()
-    loss = trainer.compute_loss(trainer.model, batch)
-    loss.backward()
-    found = {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
-    return loss.detach(), found
-
-
-def stir(trainer):
-    """Move LoRA's B and the teacher away from zero, so that every path carries a gradient."""
-    torch.manual_seed(1)
-    for name, p in trainer.model.named_parameters():
-        if "lora_" in name:
-            p.data += 0.1 * torch.randn_like(p)
 
 
 # ------------------------------------------------------------------------------------- who sees what
@@ -131,6 +55,24 @@ def test_notes_follow_the_option_and_never_show_the_own_reply():
     assert verdict_notes(verdict, ("own", "best"), "critique_and_sibling") == [("a", None, "best"), ("b", None, None)]
     said = teacher_messages([{"role": "user", "content": "hi"}], "a", "r0", "best")[-1]["content"]
     assert "own" not in said and said.startswith("hi\n\n(Note to the supporter:")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mixing": "logits"}, "known: loss, advantage"),
+        ({"loss_type": "dapo"}, "leave it at 'grpo'"),
+        ({"top_p": 0.9}, "top_p=0.9 is not done here"),
+    ],
+)
+def test_options_that_would_change_nothing_are_errors(tmp_path, options, says):
+    with pytest.raises(RapoError, match=says):
+        RAPOConfig(output_dir=str(tmp_path), **options)
+
+
+def test_too_few_histories_are_an_error_and_not_an_empty_training(tokenizer, tmp_path):
+    with pytest.raises(RapoError, match="4 histories are too few: a batch has 5 groups"):
+        make(tokenizer, tmp_path, per_device_train_batch_size=5 * G)
 
 
 def test_an_unknown_note_is_an_error(tmp_path):
@@ -207,23 +149,88 @@ def test_two_runs_with_one_seed_agree(tokenizer, tmp_path):
 # ----------------------------------------------------------------------------------- equality with trl
 
 
+def same(one, other, tolerance=1e-6):
+    """Losses and gradients agree."""
+    (loss, found), (wanted_loss, wanted) = one, other
+    assert torch.allclose(loss, wanted_loss, atol=tolerance)
+    assert found.keys() == wanted.keys() and any(g.abs().max() > 0 for g in wanted.values())
+    for name in wanted:
+        assert torch.allclose(found[name], wanted[name], atol=tolerance, rtol=1e-4), name
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
-def test_group_rows_give_trls_loss_and_gradients(tokenizer, tmp_path, weight, alpha):
-    """The fast path shares prompts in rows; trl's own has one row per reply. Same loss, same gradients."""
+def test_both_paths_give_the_loss_and_gradients_of_trls_sdpo(tokenizer, tmp_path, weight, alpha):
+    """Group rows, a row for each reply, and trl's own loss."""
     trainer = make(tokenizer, tmp_path, distillation_weight=weight, distillation_alpha=alpha, distillation_topk=20)
     batch = batch_of(trainer)
     stir(trainer)
-    fast_loss, fast = gradients(trainer, batch)
+    fast = gradients(trainer, batch)
     trainer.args.fast = False
-    slow_loss, slow = gradients(trainer, batch)
-    assert torch.allclose(fast_loss, slow_loss, atol=1e-6)
-    assert fast.keys() == slow.keys()
-    for name in slow:
-        assert torch.allclose(fast[name], slow[name], atol=1e-6, rtol=1e-4), name
+    same(fast, gradients(trainer, batch))
+    same(fast, gradients(trainer, batch, lambda model, batch: SDPOTrainer.compute_loss(trainer, model, batch)))
 
 
-def test_kl_to_the_start_is_zero_at_step_zero(tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    "options", [{"mixing": "advantage"}, {"beta": 0.5}, {"policy_scale": 0.25, "kl_groups": 0}, {"temperature": 0.7}]
+)
+def test_both_paths_agree_on_what_trl_does_not_have(tokenizer, tmp_path, options):
+    trainer = make(tokenizer, tmp_path, distillation_weight=0.4, **options)
+    batch = batch_of(trainer)
+    stir(trainer)
+    fast = gradients(trainer, batch)
+    trainer.args.fast = False
+    same(fast, gradients(trainer, batch))
+
+
+def grpo(tokenizer, tmp_path, trainer, batch, beta):
+    """trl's GRPOTrainer on the same weights, given the same prompts, replies and scores; its batch and its trainer."""
+    replies = [
+        row[keep.bool()].tolist() for row, keep in zip(batch["completion_ids"], batch["completion_mask"], strict=True)
+    ]
+    texts = [t.strip() for t in tokenizer.batch_decode(replies, skip_special_tokens=True)]
+    prompts = [row[keep.bool()].tolist() for row, keep in zip(batch["prompt_ids"], batch["prompt_mask"], strict=True)]
+    config = GRPOConfig(output_dir=str(tmp_path), per_device_train_batch_size=2 * G, num_generations=G, beta=beta,
+                        loss_type="grpo", scale_rewards="group", epsilon=0.2, temperature=trainer.temperature,
+                        max_completion_length=6, bf16=False, use_cpu=True, gradient_checkpointing=False,
+                        report_to="none")  # fmt: skip
+    other = GRPOTrainer(
+        trainer.model,
+        reward_funcs=lambda completions, **_: [float(len(t)) for t in texts],
+        args=config,
+        train_dataset=Dataset.from_list(rows()),
+        processing_class=tokenizer,
+        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": replies, "logprobs": None},
+    )
+    other.model.train()
+    other.current_gradient_accumulation_steps = 1
+    return other, other._generate_and_score_completions([{"prompt": r["prompt"]} for r in rows()[:2] for _ in range(G)])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.3])
+def test_without_distillation_it_is_trls_grpo(tokenizer, tmp_path, beta):
+    """The same replies and scores through trl's GRPOTrainer (loss_type "grpo", scale_rewards "group"), float32."""
+    trainer = make(tokenizer, tmp_path, distillation_weight=0.0, beta=beta, temperature=0.8)
+    batch = batch_of(trainer)
+    stir(trainer)
+    ours = gradients(trainer, batch)
+    other, theirs = grpo(tokenizer, tmp_path, trainer, batch, 0.0)
+    assert (
+        torch.allclose(theirs["advantages"], batch["advantages"], atol=1e-5) and batch["advantages"].abs().max() > 0.5
+    )
+    if beta > 0:  # trl's reference would be a copy of the stirred adapter; the start is the model without one
+        with torch.no_grad(), trainer.model.disable_adapter():
+            whole = [torch.cat([theirs[f"prompt_{k}"], theirs[f"completion_{k}"]], dim=1) for k in ("ids", "mask")]
+            width = theirs["completion_ids"].shape[1]
+            theirs["ref_per_token_logps"] = other._get_per_token_logps_and_entropies(other.model, *whole, width)[0]
+        other.beta = beta
+    same(ours, gradients(trainer, theirs, other._compute_loss), 1e-5)
+
+
+# ------------------------------------------------------------------------------------------ invariants
+
+
+def test_identical_teacher_prompt_and_weights_teach_nothing(tokenizer, tmp_path):
     """With the note equal to nothing and the teacher equal to the student there is nothing to distil."""
     trainer = make(tokenizer, tmp_path, distillation_weight=1.0)
     batch = batch_of(trainer)
@@ -232,6 +239,91 @@ def test_kl_to_the_start_is_zero_at_step_zero(tokenizer, tmp_path):
     loss, found = gradients(trainer, batch)
     assert loss.abs() < 1e-6
     assert all(g.abs().max() < 1e-6 for g in found.values())
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_distance_from_the_start_is_zero_at_step_zero_and_not_later(tokenizer, tmp_path, fast):
+    trainer = make(tokenizer, tmp_path, fast=fast, kl_groups=2)
+    trainer.train()
+    first, second = [e["rapo/kl_to_start"] for e in trainer.state.log_history if "loss" in e]
+    assert first == 0.0 and second > 1e-4
+
+
+def test_the_pull_to_the_start_pulls_to_the_start(tokenizer, tmp_path):
+    """The first update has no KL to act on; the later ones go less far with it."""
+    distances = []
+    for beta in (0.0, 20.0):
+        trainer = make(tokenizer, tmp_path, max_steps=6, beta=beta, kl_groups=2, learning_rate=0.02)
+        trainer.train()
+        distances.append([e["rapo/kl_to_start"] for e in trainer.state.log_history if "loss" in e][-1])
+    assert distances[1] < 0.7 * distances[0]
+
+
+@pytest.mark.parametrize("mixing", ["loss", "advantage"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_batch_in_parts_is_the_same_update(tokenizer, tmp_path, mixing, groups):
+    """Two groups at once, group by group, and with a group cut in parts: the same weights after an update."""
+    sizes = {1: (2 * G, 1), 2: (G, 2)} if groups == 1 else {1: (2 * G, 1), 2: (1, 2 * G)}
+    after = []
+    for size, parts in sizes.values():
+        trainer = make(tokenizer, tmp_path, max_steps=1, per_device_train_batch_size=size, mixing=mixing,
+                       gradient_accumulation_steps=parts, optim="sgd", beta=0.1)  # fmt: skip
+        trainer.train()
+        after.append({n: p.detach().clone() for n, p in trainer.model.named_parameters() if "lora_B.default" in n})
+    assert all(torch.allclose(after[0][n], after[1][n], atol=1e-6) and after[0][n].abs().max() > 0 for n in after[0])
+
+
+def padded(batch, prompt_side):
+    """The same batch with three more columns of padding at prompts and replies."""
+    more = dict(batch)
+    for name, value in batch.items():
+        if name.startswith(("prompt", "teacher")):
+            blank = torch.zeros(len(value), 3, dtype=value.dtype)
+            width = 0 if name.startswith("prompt") else batch["completion_ids"].shape[1]
+            prompt, reply = value[:, : value.shape[1] - width], value[:, value.shape[1] - width :]
+            reply = torch.cat([reply, torch.zeros(len(value), 2, dtype=value.dtype)], dim=1) if width else reply
+            more[name] = torch.cat([blank, prompt, reply] if prompt_side == "left" else [prompt, blank, reply], dim=1)
+        elif name in ("completion_ids", "completion_mask"):
+            more[name] = torch.cat([value, torch.zeros(len(value), 2, dtype=value.dtype)], dim=1)
+    return more
+
+
+@pytest.mark.parametrize(("fast", "side"), [(True, "left"), (True, "right"), (False, "left")])
+def test_padding_does_not_matter(tokenizer, tmp_path, fast, side):
+    trainer = make(tokenizer, tmp_path, fast=fast, beta=0.1)
+    batch = batch_of(trainer)
+    stir(trainer)
+    same(gradients(trainer, batch), gradients(trainer, padded(batch, side)))
+
+
+def test_the_policy_scale_is_the_policy_half_of_the_hybrid(tokenizer, tmp_path):
+    """The control arm: w = 0 with the policy term times 1 - w has the hybrid's gradient less its verbal part."""
+    settings = [{"distillation_weight": 0.4}, {"distillation_weight": 0.0, "policy_scale": 0.6}]
+    hybrid, control = (make(tokenizer, tmp_path, **s) for s in settings)
+    batch, _ = batch_of(hybrid), batch_of(control)
+    stir(hybrid)
+    stir(control)
+    batch["self_distillation_mask"] = torch.zeros_like(batch["self_distillation_mask"])
+    same(gradients(hybrid, batch), gradients(control, batch))
+
+
+def test_mixing_advantages_has_the_limits_of_mixing_losses_at_zero(tokenizer, tmp_path):
+    found = []
+    for mixing in ("loss", "advantage"):
+        trainer = make(tokenizer, tmp_path, mixing=mixing, distillation_weight=0.0)
+        batch = batch_of(trainer)
+        stir(trainer)
+        found.append(gradients(trainer, batch))
+    same(*found)
+
+
+def test_purely_verbal_advantages_follow_the_teacher_and_not_the_score(tokenizer, tmp_path):
+    trainer = make(tokenizer, tmp_path, mixing="advantage", distillation_weight=1.0)
+    batch = batch_of(trainer)
+    stir(trainer)
+    one = gradients(trainer, batch)
+    batch["advantages"] = -3 * batch["advantages"]
+    same(one, gradients(trainer, batch))
 
 
 # ------------------------------------------------------------------------------------------- sampling
@@ -256,17 +348,37 @@ def test_drawing_follows_the_distribution():
     assert share[1] == 0 and (share - p).abs().max() < 0.015
 
 
-def test_the_adapter_is_saved_alone_and_loads_back(tokenizer, tmp_path):
-    from rapo_lib.models import load_adapter
-
+def test_the_adapter_is_saved_alone_loads_back_and_merges(tokenizer, tmp_path):
     trainer = make(tokenizer, tmp_path)
     trainer.train()
     trainer.save_adapter(tmp_path / "adapter")
-    assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file() and not (
-        tmp_path / "adapter" / "teacher"
-    ).exists()
+    names = {p.name for p in (tmp_path / "adapter").iterdir()}
+    assert names == {"adapter_model.safetensors", "adapter_config.json", "README.md"}
     again = load_adapter(tiny(tokenizer), tmp_path / "adapter").eval()
-    ids = torch.tensor([[5, 6, 7]])
+    ids = torch.tensor([[5, 6, 7], [9, 8, 11]])
     with torch.no_grad():
-        trainer.model.eval()
-        assert torch.allclose(again(ids).logits, trainer.model(ids).logits, atol=1e-5)
+        trained, start = trainer.model.eval()(ids).logits, tiny(tokenizer).eval()(ids).logits
+        assert torch.equal(again(ids).logits, trained) and (trained - start).abs().max() > 0.1
+        assert torch.allclose(again.merge_and_unload()(ids).logits, trained, atol=1e-5)
+
+
+def test_the_card_names_data_settings_versions_and_limits_and_no_folder_of_this_machine(tokenizer, tmp_path):
+    trainer = make(tokenizer, tmp_path, distillation_weight=0.25)
+    trainer.model.peft_config["default"].base_model_name_or_path = str(tmp_path / "somebody" / "warmstart-1234")
+    trainer.save_adapter(tmp_path / "adapter", "4 histories of 4 people.", {"arm": "a|b"})
+    text = (tmp_path / "adapter" / "README.md").read_text("utf-8")
+    assert "Must not talk to people in need" in text and "4 histories of 4 people. Every person" in text
+    assert "| distillation_weight | 0.25 |" in text and "| arm | a\\|b |" in text and "| torch | " in text
+    assert text.startswith("---\nbase_model: warmstart-1234\n")
+    said = text + (tmp_path / "adapter" / "adapter_config.json").read_text("utf-8")
+    assert "somebody" not in said and str(tmp_path) not in said
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory(tokenizer, tmp_path):
+    found = []
+    for checkpointing in (False, True):
+        trainer = make(tokenizer, tmp_path, gradient_checkpointing=checkpointing, beta=0.1)
+        batch = batch_of(trainer)
+        stir(trainer)
+        found.append(gradients(trainer, batch))
+    same(*found)

@@ -51,6 +51,80 @@ def test_on_policy_gradient_is_minus_advantage():
     assert logp.grad.flatten().tolist() == pytest.approx([-0.7] * 3)
 
 
+def test_an_advantage_for_each_token_by_hand():
+    # on policy, rho = 1: the loss is -A token by token; one advantage for a reply is the same for all its tokens
+    logp = torch.tensor([[0.3, 0.6]]).log()
+    term = losses.policy_term(logp, logp, torch.tensor([[0.5, -2.0]]), (0.2, 0.2))
+    assert term.tolist() == [[-0.5, 2.0]]
+    whole, spread = torch.tensor([0.7]), torch.tensor([[0.7, 0.7]])
+    assert torch.equal(
+        losses.policy_term(logp, logp - 0.4, whole, (0.2, 0.2)),
+        losses.policy_term(logp, logp - 0.4, spread, (0.2, 0.2)),
+    )
+
+
+def test_mixed_advantages_by_hand():
+    # w = 1/4: A = 3/4 A_GRPO + 1/4 (log q - log pi); token 1: log(0.4 / 0.2) = log 2, token 2: log(0.1 / 0.4) = -log 4
+    logp, teacher = torch.tensor([[0.2, 0.4], [0.2, 0.4]]).log(), torch.tensor([[0.4, 0.1], [0.4, 0.1]]).log()
+    heard = torch.tensor([[1.0, 1.0], [0.0, 0.0]])  # nothing was said about the second reply
+    mixed = losses.mixed_advantages(torch.tensor([1.0, -2.0]), logp, teacher, weight=0.25, heard=heard)
+    expected = [0.75 + 0.25 * math.log(2), 0.75 - 0.25 * math.log(4), -1.5, -1.5]
+    assert mixed.flatten().tolist() == pytest.approx(expected)
+
+
+def test_mixed_advantages_have_the_two_signals_as_limits():
+    logp, teacher = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3)
+    a, heard = torch.tensor([0.3, -0.6]), torch.ones(2, 3)
+    scalar = losses.mixed_advantages(a, logp, teacher, weight=0.0, heard=heard)
+    verbal = losses.mixed_advantages(a, logp, teacher, weight=1.0, heard=heard)
+    assert torch.equal(scalar, a[:, None].expand(2, 3)) and torch.equal(verbal, teacher - logp.detach())
+    assert not verbal.requires_grad
+
+
+def test_purely_verbal_advantages_descend_the_reverse_kl():
+    """w = 1: the expected gradient over y ~ pi is that of KL(pi || q), summed here over the whole vocabulary."""
+    torch.manual_seed(0)
+    logits = torch.randn(1, 1, 5, dtype=torch.float64, requires_grad=True)
+    q = torch.log_softmax(torch.randn(1, 1, 5, dtype=torch.float64), dim=-1)
+    pi = torch.log_softmax(logits, dim=-1)
+    (pi.exp() * (pi - q)).sum().backward()
+    wanted, expected = logits.grad.clone(), torch.zeros_like(logits)
+    for y in range(5):
+        logits.grad = None
+        logp = losses.token_logp(logits, torch.tensor([[y]]))
+        a = losses.mixed_advantages(torch.zeros(1), logp, q[..., y], weight=1.0, heard=torch.ones(1, 1))
+        losses.policy_term(logp, logp.detach(), a, (0.2, 0.2)).sum().backward()
+        expected += logp.exp().item() * logits.grad
+    assert torch.allclose(wanted, expected, atol=1e-12)
+
+
+def test_kl_by_hand():
+    # pi(y) = 0.5, start(y) = 0.25: r = 1/2, r - 1 - log r = -1/2 + log 2; sampled by pi_old(y) = 0.25: rho = 2
+    logp, start = torch.tensor([0.5]).log(), torch.tensor([0.25]).log()
+    assert losses.kl_term(logp, logp, start).item() == pytest.approx(math.log(2) - 0.5, abs=1e-6)
+    assert losses.kl_term(logp, start, start).item() == pytest.approx(2 * (math.log(2) - 0.5), abs=1e-6)
+
+
+def test_kl_is_right_in_the_mean_with_its_gradient():
+    """Over y ~ pi_old, here the whole vocabulary, value and gradient are those of KL(pi || start)."""
+    torch.manual_seed(0)
+    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    pi, old, start = (torch.log_softmax(x, dim=-1) for x in (logits, *torch.randn(2, 6, dtype=torch.float64)))
+    exact = (pi.exp() * (pi - start)).sum()
+    estimate = (old.exp() * losses.kl_term(pi, old, start)).sum()
+    assert estimate.item() == pytest.approx(exact.item())
+    (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    (found,) = torch.autograd.grad(estimate, logits)
+    assert torch.allclose(found, wanted, atol=1e-12)
+
+
+def test_kl_is_exactly_zero_at_the_start_and_pulls_nowhere():
+    logp = torch.randn(3, 4, requires_grad=True)
+    kl = losses.kl_term(logp, logp.detach(), logp)
+    kl.sum().backward()
+    assert kl.eq(0).all() and logp.grad.eq(0).all()
+
+
 def test_jensen_shannon_by_hand():
     # s = (1/2, 1/2), q = (1/4, 3/4), a = 1/2: m = (3/8, 5/8)
     s, q = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.25, 0.75]).log()
@@ -88,15 +162,29 @@ def test_a_teacher_that_agrees_teaches_nothing():
     assert logits.grad.abs().max() < 1e-6
 
 
-def test_gradients_are_right_numerically():
-    torch.manual_seed(0)
-    student = torch.randn(1, 2, 6, dtype=torch.float64, requires_grad=True)
-    teacher = torch.randn(1, 2, 6, dtype=torch.float64)
-    assert gradcheck(lambda s: losses.distillation_term(s, teacher, top_k=3, alpha=0.5), student)
-    tokens = torch.tensor([[1, 4]])
-    old = losses.token_logp(student.detach(), tokens) + 0.05
-    a = torch.tensor([0.8], dtype=torch.float64)
-    assert gradcheck(lambda s: losses.policy_term(losses.token_logp(s, tokens), old, a, (0.2, 0.2)), student)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**31), alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]), k=st.integers(1, 6))
+def test_the_distillations_gradient_is_right_numerically(seed, alpha, k):
+    g = torch.Generator().manual_seed(seed)
+    student = (3 * torch.randn(1, 2, 6, dtype=torch.float64, generator=g)).requires_grad_()
+    teacher = torch.randn(1, 2, 6, dtype=torch.float64, generator=g)
+    assert gradcheck(lambda s: losses.distillation_term(s, teacher, top_k=k, alpha=alpha), student, eps=1e-7, atol=1e-5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**31), shift=st.sampled_from([-0.5, -0.05, 0.05, 0.5]))
+def test_the_other_terms_gradients_are_right_numerically(seed, shift):
+    """The shift moves the ratio inside and outside the clipping range; the kink itself has no gradient to check."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 3, 5, dtype=torch.float64, generator=g).requires_grad_()
+    tokens = torch.randint(5, (2, 3), generator=g)
+    mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    other = losses.token_logp(logits.detach(), tokens) + shift
+    for a in (torch.tensor([0.8, -0.3]).double(), torch.randn(2, 3, dtype=torch.float64, generator=g)):
+        assert gradcheck(lambda s, a=a: losses.policy_term(losses.token_logp(s, tokens), other, a, (0.2, 0.3)), logits)
+    assert gradcheck(lambda s: losses.kl_term(losses.token_logp(s, tokens), other + 0.1, other), logits)
+    assert gradcheck(losses.entropy, logits)
+    assert gradcheck(lambda s: losses.reply_mean(losses.token_logp(s, tokens), mask), logits)
 
 
 def test_the_teacher_carries_no_gradient():
