@@ -5,6 +5,7 @@ the histories and their order, the seeds and the number of tokens, so difference
 changes.
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Mapping, Sequence

@@ -63,8 +63,8 @@ FUNCTION_WORDS = frozenset(
     " doesn't can't won't what's he's she's they're wasn't".split()
 )
 DANGLING = frozenset(
-    "a an and are as at because but by for from if in is of on or so than that the their they this to was were what when"
-    " where which who why will with would your you're i'm i".split()
+    "a an and are as at because but by for from if in is of on or so than that the their they this to was were what"
+    " when where which who why will with would your you're i'm i".split()
 )
 STAMMER = 2  # triples of words said again within one reply; 2 % of human supporter turns have as many
 FOREIGN_WORDS = frozenset(
