@@ -280,10 +280,13 @@ class RAPOTrainer(SDPOTrainer):
         """L = (1 - w) L_policy + w mean D_alpha + beta KL; with mixed advantages L = L_policy + beta KL."""
         if return_outputs:
             raise NotImplementedError("this loss has no outputs to return")
-        mask = inputs["completion_mask"]
-        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
-        logp = losses.token_logp(student, inputs["completion_ids"])
-        parts = self._hybrid_parts(model, student, logp, inputs)
+        mask, k = inputs["completion_mask"], self.args.distillation_topk
+        tokens = inputs["completion_ids"][mask.bool()]  # (M,)
+        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)  # (M, V)
+        where = torch.cat([tokens[:, None], student.detach().topk(k).indices], dim=1)  # (M, 1 + K)
+        picked = losses.picked_logp(student, where)
+        logp = losses.spread(picked[:, 0], mask)
+        parts = self._hybrid_parts(model, picked, where, logp, inputs)
         if self.args.beta > 0:
             parts["kl_to_start"] = (self.args.beta, self._kl_to_start(model, logp, inputs))
         elif self.args.kl_groups > 0:
@@ -293,7 +296,7 @@ class RAPOTrainer(SDPOTrainer):
             if not isfinite(self._note(f"rapo/{name}", value)):
                 self.updates.blame(name)
         with torch.no_grad():
-            self._note("rapo/entropy", losses.reply_mean(losses.entropy(student), mask))
+            self._note("rapo/entropy", losses.reply_mean(losses.spread(losses.entropy(student), mask), mask))
         loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
 
@@ -302,16 +305,19 @@ class RAPOTrainer(SDPOTrainer):
         return super()._clip_grad_norm(model)
 
     def _hybrid_parts(
-        self, model: Any, student: Tensor, logp: Tensor, inputs: dict[str, Tensor]
+        self, model: Any, picked: Tensor, where: Tensor, logp: Tensor, inputs: dict[str, Tensor]
     ) -> dict[str, tuple[float, Tensor]]:
-        """The terms of the hybrid loss by name, each with its weight."""
-        w, ids, mask = self.args.distillation_weight, inputs["completion_ids"], inputs["completion_mask"]
+        """The terms of the hybrid loss by name, each with its weight.
+
+        `picked` (M, 1 + K) are the student's log-probabilities at `where`: the sampled token, then its top-k.
+        """
+        w, mask = self.args.distillation_weight, inputs["completion_mask"]
         old = inputs.get("old_per_token_logps", logp.detach())
         advantages = self.args.policy_scale * inputs["advantages"]
         heard = mask * inputs["self_distillation_mask"][:, None]
-        teacher = self._teacher_logits(model, inputs) if w > 0 and heard.any() else None
+        teacher = losses.picked_logp(self._teacher_logits(model, inputs), where) if w > 0 and heard.any() else None
         if self.args.mixing == "advantage":
-            said = logp if teacher is None else losses.token_logp(teacher, ids)
+            said = logp if teacher is None else losses.spread(teacher[:, 0], mask)
             advantages = losses.mixed_advantages(advantages, logp, said, weight=w, heard=heard)
         term = losses.policy_term(logp, old, advantages, (self.epsilon_low, self.epsilon_high))
         policy = losses.reply_mean(term, mask)
@@ -319,13 +325,13 @@ class RAPOTrainer(SDPOTrainer):
             return {"policy_loss": (1.0, policy)}
         if teacher is None:
             return {"policy_loss": (1 - w, policy)}
-        term = losses.distillation_term(
-            student, teacher, top_k=self.args.distillation_topk, alpha=self.args.distillation_alpha
-        ) * losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
+        term = losses.distillation_term(picked[:, 1:], teacher[:, 1:], self.args.distillation_alpha)
+        trust = losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
+        term = losses.spread(term, mask) * trust
         return {"policy_loss": (1 - w, policy), "distillation_loss": (w, losses.reply_mean(term, heard))}
 
     def _teacher_logits(self, model: Any, inputs: dict[str, Tensor]) -> Tensor:
-        """The teacher's logits (N, T, V), without gradient."""
+        """The teacher's logits (M, V), without gradient."""
         width = inputs["completion_ids"].shape[1]
         ids, mask = inputs["teacher_input_ids"][:, :-width], inputs["teacher_attention_mask"][:, :-width]
         with torch.no_grad(), self._get_teacher_context_for_self_distillation():
@@ -338,17 +344,18 @@ class RAPOTrainer(SDPOTrainer):
             inputs, logp = {name: value[:count] for name, value in inputs.items()}, logp[:count]
         with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
             logits = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
-            start = losses.token_logp(logits, inputs["completion_ids"])
+            mask = inputs["completion_mask"]
+            start = losses.spread(losses.token_logp(logits, inputs["completion_ids"][mask.bool()]), mask)
         old = inputs.get("old_per_token_logps", logp.detach())
-        return losses.reply_mean(losses.kl_term(logp, old, start), inputs["completion_mask"])
+        return losses.reply_mean(losses.kl_term(logp, old, start), mask)
 
     def _reply_logits(self, model: Any, prompt_ids: Tensor, prompt_mask: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits (N, T, V) over the temperature that predict each reply token after these prompts (N, P)."""
+        """Logits (M, V) over the temperature that predict each real reply token after these prompts (N, P)."""
         ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         width = ids.shape[1]
         if not self.args.fast:  # a row for each reply
             whole, whole_mask = torch.cat([prompt_ids, ids], dim=1), torch.cat([prompt_mask, mask], dim=1)
-            return self._forward_logits(model, whole, whole_mask, width).float()
+            return self._forward_logits(model, whole, whole_mask, width).float()[mask.bool()]
         rows = pack(_unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs), width)
         causal = self.accelerator.unwrap_model(self.model).get_base_model()
         where = causal.get_input_embeddings().weight
@@ -358,7 +365,7 @@ class RAPOTrainer(SDPOTrainer):
             position_ids=rows.position_ids.to(where.device),
             use_cache=False,
         ).last_hidden_state
-        wanted = states.flatten(0, 1)[rows.predicts.to(where.device)]  # (N, T, H)
+        wanted = states.flatten(0, 1)[rows.predicts.to(where.device)[mask.bool()]]  # (M, H): padding costs nothing here
         return causal.lm_head(wanted).float() / self.temperature
 
     def _note(self, name: str, value: Tensor | float) -> float:
@@ -440,9 +447,15 @@ def _asked_in_groups(**_: Any) -> list[float]:
 
 
 def lowest_if_cut(scores: Sequence[float], cut: Sequence[bool], size: int) -> list[float]:
-    """A reply cut off at the token limit scores as the worst of its group of `size`: nobody is to learn to ramble."""
-    worst = [min(scores[i : i + size]) for i in range(0, len(scores), size)]
-    return [worst[i // size] if cut[i] else score for i, score in enumerate(scores)]
+    """A reply cut off at the token limit scores as the worst of its group of `size`: nobody is to learn to ramble.
+
+    Where all are cut there is nothing to learn from that, and the scores stay.
+    """
+    ranked = []
+    for start in range(0, len(scores), size):
+        group, off = scores[start : start + size], cut[start : start + size]
+        ranked += group if all(off) else [min(group) if c else s for s, c in zip(group, off, strict=True)]
+    return ranked
 
 
 def _unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:

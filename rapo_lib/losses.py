@@ -4,7 +4,7 @@
 
 RAPO's own equations are not public; the forms are those of GRPO and SDPO, the blend and every default are ours.
 The other rule mixes advantages instead of losses and is SDPO's (its section 4.5): `mixed_advantages`.
-Shapes: N replies of at most T tokens, V the vocabulary, K the student's top-k.
+Shapes: N replies of at most T tokens, M real tokens in all, V the vocabulary, K the student's top-k.
 """
 
 import torch
@@ -79,17 +79,13 @@ def jensen_shannon(s: Tensor, q: Tensor, alpha: float) -> Tensor:
     return (1 - alpha) * (s.exp() * (s - m)).sum(-1) + alpha * (q.exp() * (q - m)).sum(-1)
 
 
-def distillation_term(student: Tensor, teacher: Tensor, *, top_k: int, alpha: float) -> Tensor:
-    """D_alpha on the student's top-k tokens plus a tail bucket, per token; logits (N, T, V) -> (N, T).
+def distillation_term(s: Tensor, q: Tensor, alpha: float) -> Tensor:
+    """D_alpha on the student's top-k tokens plus a tail bucket; log-probabilities (..., K) of both -> (...).
 
-    The teacher carries no gradient. The support is the student's, so what the student would say decides
+    The teacher's q carries no gradient. The support is the student's, so what the student would say decides
     where it listens.
     """
-    teacher = teacher.detach()
-    top, where = student.topk(top_k, dim=-1)  # (N, T, K)
-    s = top - torch.logsumexp(student, dim=-1, keepdim=True)
-    q = teacher.gather(-1, where) - torch.logsumexp(teacher, dim=-1, keepdim=True)
-    return jensen_shannon(with_tail(s), with_tail(q), alpha)
+    return jensen_shannon(with_tail(s), with_tail(q.detach()), alpha)
 
 
 def clipped_importance(logp: Tensor, old_logp: Tensor, limit: float) -> Tensor:
@@ -97,9 +93,22 @@ def clipped_importance(logp: Tensor, old_logp: Tensor, limit: float) -> Tensor:
     return torch.exp((logp - old_logp).detach().clamp(-20.0, 20.0)).clamp(max=limit)
 
 
+def picked_logp(logits: Tensor, where: Tensor) -> Tensor:
+    """Log-probabilities of chosen tokens; logits (..., V), indices (..., K) -> (..., K).
+
+    All terms of the loss pick at once, so that there is one log-sum-exp over V, which on a CPU costs like a layer.
+    """
+    return logits.gather(-1, where) - torch.logsumexp(logits, dim=-1, keepdim=True)
+
+
 def token_logp(logits: Tensor, tokens: Tensor) -> Tensor:
-    """log pi(y_t); logits (N, T, V), tokens (N, T) -> (N, T)."""
-    return logits.gather(-1, tokens[..., None]).squeeze(-1) - torch.logsumexp(logits, dim=-1)
+    """log pi(y_t); logits (..., V), tokens (...) -> (...)."""
+    return picked_logp(logits, tokens[..., None]).squeeze(-1)
+
+
+def spread(values: Tensor, mask: Tensor) -> Tensor:
+    """Values (M,) of the real reply tokens, in order, at their places in (N, T); 0 elsewhere."""
+    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask.bool(), values)
 
 
 def reply_mean(per_token: Tensor, mask: Tensor) -> Tensor:
@@ -108,6 +117,6 @@ def reply_mean(per_token: Tensor, mask: Tensor) -> Tensor:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy in nats of each next-token distribution; (N, T, V) -> (N, T)."""
+    """Entropy in nats of each next-token distribution; (..., V) -> (...)."""
     logp = torch.log_softmax(logits, dim=-1)
     return -(logp.exp() * logp).sum(-1)

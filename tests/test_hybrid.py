@@ -8,7 +8,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.sdpo import SDPOTrainer
 
 from rapo_lib.feedback import Verdict
-from rapo_lib.hybrid import RAPOConfig, teacher_messages, verdict_notes
+from rapo_lib.hybrid import RAPOConfig, lowest_if_cut, teacher_messages, verdict_notes
 from rapo_lib.models import load_adapter, load_tokenizer
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import draw, sample_ids
@@ -382,3 +382,10 @@ def test_gradient_checkpointing_changes_nothing_but_memory(tokenizer, tmp_path):
         stir(trainer)
         found.append(gradients(trainer, batch))
     same(*found)
+
+
+def test_a_reply_cut_at_the_limit_scores_as_the_worst_of_its_group_unless_all_are_cut():
+    scores = [0.9, 0.1, 0.5, -0.4]
+    assert lowest_if_cut(scores, [True, False, False, False], 4) == [-0.4, 0.1, 0.5, -0.4]
+    assert lowest_if_cut(scores, [True] * 4, 4) == scores
+    assert lowest_if_cut(scores, [False, False, True, True], 2) == scores

@@ -143,12 +143,28 @@ def test_tail_bucket_completes_the_distribution():
     assert losses.with_tail(logp).exp().flatten().tolist() == pytest.approx([0.5, 0.3, 0.2], abs=1e-6)
 
 
+def distilled(student, teacher, k, alpha):
+    """The distillation from logits, as the trainer puts it together."""
+    where = student.detach().topk(k, dim=-1).indices
+    s, q = losses.picked_logp(student, where), losses.picked_logp(teacher, where)
+    return losses.distillation_term(s, q, alpha)
+
+
+def test_values_of_real_tokens_go_back_to_their_places():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 0]])
+    values = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    placed = losses.spread(values, mask)
+    assert placed.tolist() == [[1.0, 2.0, 0.0], [0.0, 0.0, 0.0], [3.0, 0.0, 0.0]]
+    placed.sum().backward()
+    assert values.grad.tolist() == [1.0, 1.0, 1.0]
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), alpha=st.sampled_from([0.0, 0.3, 0.5, 1.0]), k=st.integers(1, 12))
 def test_distillation_agrees_with_trl(seed, alpha, k):
     g = torch.Generator().manual_seed(seed)
     student, teacher = torch.randn(2, 3, 12, generator=g), torch.randn(2, 3, 12, generator=g)
-    ours = losses.distillation_term(student, teacher, top_k=k, alpha=alpha)
+    ours = distilled(student, teacher, k, alpha)
     theirs = trl_losses.compute_topk_self_distillation_loss(
         student, teacher, distillation_topk=k, distillation_alpha=alpha, distillation_add_tail=True
     )
@@ -158,7 +174,7 @@ def test_distillation_agrees_with_trl(seed, alpha, k):
 
 def test_a_teacher_that_agrees_teaches_nothing():
     logits = torch.randn(2, 3, 10, requires_grad=True)
-    losses.distillation_term(logits, logits, top_k=4, alpha=0.5).sum().backward()
+    distilled(logits, logits, 4, 0.5).sum().backward()
     assert logits.grad.abs().max() < 1e-6
 
 
@@ -168,7 +184,7 @@ def test_the_distillations_gradient_is_right_numerically(seed, alpha, k):
     g = torch.Generator().manual_seed(seed)
     student = (3 * torch.randn(1, 2, 6, dtype=torch.float64, generator=g)).requires_grad_()
     teacher = torch.randn(1, 2, 6, dtype=torch.float64, generator=g)
-    assert gradcheck(lambda s: losses.distillation_term(s, teacher, top_k=k, alpha=alpha), student, eps=1e-7, atol=1e-5)
+    assert gradcheck(lambda s: distilled(s, teacher, k, alpha), student, eps=1e-7, atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
@@ -189,7 +205,7 @@ def test_the_other_terms_gradients_are_right_numerically(seed, shift):
 
 def test_the_teacher_carries_no_gradient():
     student, teacher = torch.randn(1, 1, 8, requires_grad=True), torch.randn(1, 1, 8, requires_grad=True)
-    losses.distillation_term(student, teacher, top_k=3, alpha=0.5).sum().backward()
+    distilled(student, teacher, 3, 0.5).sum().backward()
     assert teacher.grad is None and student.grad.abs().sum() > 0
 
 
