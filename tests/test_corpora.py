@@ -422,10 +422,13 @@ def test_profiles_open_with_what_says_something(caplog: pytest.LogCaptureFixture
         problem="loss of a pet",
         emotion_type="sadness",
     )
-    (profile,) = profiles_from_dialogues([greeting, Dialogue("d2", (Turn("supporter", "Hello?"),))])
+    told = Dialogue("d3", (), situation="My cat ran away. I call her every night.")
+    people = profiles_from_dialogues([greeting, Dialogue("d2", (Turn("supporter", "Hello?"),)), told])
+    assert (people[1].opening, people[1].details) == ("My cat ran away.", ("I call her every night.",))
+    profile = people[0]
     assert (profile.id, profile.opening, profile.details) == ("d1", LOST_CAT, (SLEPT,))
     assert (profile.voice, profile.advice, profile.start) == ("plain", "heard_first", 35)
-    assert "1 of 2 dialogues hold no seeker turn" in caplog.text
+    assert "1 of 3 dialogues hold no seeker turn" in caplog.text
 
 
 def test_describe_counts_everything(tmp_path: Path) -> None:
@@ -451,6 +454,42 @@ def test_repeated_ids_are_renamed_and_reported(tmp_path: Path) -> None:
     corpus = load_dialogues(path)
     assert [d.id for d in corpus.dialogues] == ["a-b", "a-b#2"]
     assert corpus.dropped == (Dropped(f"{path}, dialogue 2", "id taken, now 'a-b#2'", lost=False),)
+
+
+def test_a_new_id_is_never_one_that_the_file_has_too(tmp_path: Path) -> None:
+    path = tmp_path / "thrice.jsonl"
+    path.write_text("\n".join(json.dumps(SAGE | {"id": i}) for i in ("x", "x", "x#2", "x", "x#2")), encoding="utf-8")
+    ids = [d.id for d in load_dialogues(path).dialogues]
+    assert len(set(ids)) == 5 and ids[:2] == ["x", "x#2"]
+
+
+def test_halves_of_characters_never_reach_a_file_we_write() -> None:
+    half = "\ud800"
+    labelled = {"dialog": [{"speaker": "sys", "text": half, "strategy": half}], "id": half, "situation": half}
+    ours = {"id": "x", "turns": [{"speaker": "seeker", "text": "a", "strategies": [half]}], "survey": {half: 3}}
+    for record in (labelled, ours):
+        json.dumps(to_record(read_record(record, "x", "x").dialogue), ensure_ascii=False).encode("utf-8")
+
+
+def test_the_overview_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    evil = "\x1b]0;title\x07 \x9b31m \u202e"
+    talk = {"id": evil, "problem_type": evil, "dialog": [{"speaker": "usr", "text": evil}]}
+    path.write_text(json.dumps([talk, {evil: 1}]), encoding="utf-8")
+    assert not set(evil.replace(" ", "")) & set("\x1b\x07\x9b\u202e") & set(describe(path))
+
+
+def test_parquets_empty_fields_are_no_turns() -> None:
+    both = [{"User": LOST_CAT, "AI": None}, {"User": None, "AI": QUESTION, "AI Strategy": None}]
+    reading = read_record({"scene": "Pets", "content": both}, "x", "x")
+    assert said(reading.dialogue) == THREE[:2] and reading.repairs == ()
+
+
+@pytest.mark.timeout(10)
+def test_no_text_takes_long_to_read() -> None:
+    spaces = [["Environment", "Ann", f"Scenario: a{' ' * 50_000}b"], ["Ann", "Bo", "Hi"], ["Bo", "Ann", "hm"]]
+    assert read_record({"messages": [spaces]}, "x", "x").dialogue.situation.endswith("b")
+    read_record({"dialog": [{"speaker": "sys", "text": "a", "strategy": "(" * 50_000}]}, "x", "x")
 
 
 # ------------------------------------------------------------------------------------------ real files

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rapo_lib.corpora import CorpusError, files, load_dialogues
+from rapo_lib.corpora.files import skip_line
 
 RECORD = {"dialog": [{"speaker": "usr", "text": "It rains in my room. ☔"}, {"speaker": "sys", "text": "Since when?"}]}
 LINE = json.dumps(RECORD, ensure_ascii=False).encode("utf-8")
@@ -27,12 +28,12 @@ def zipped(members: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def parquet(rows: list[dict[str, object]]) -> bytes:
+def parquet(rows: list[dict[str, object]], compression: str = "snappy") -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
+    pq.write_table(pa.Table.from_pylist(rows), sink, compression=compression)
     return sink.getvalue()
 
 
@@ -108,6 +109,16 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "parquet cut short": (lambda: parquet([RECORD])[:-20], "damaged parquet"),
     "zip that escapes": (lambda: zipped({"../../a.json": DOCUMENT}), "points outside the archive"),
     "zip that escapes, absolute": (lambda: zipped({"/etc/a.json": DOCUMENT}), "points outside the archive"),
+    "zip with a nameless member": (lambda: zipped({"q": LINE}).replace(b"q", b"\0"), "or nowhere; refused"),
+    "zip with a member called dot": (lambda: zipped({".": LINE}), "or nowhere; refused"),
+    "zip with a broken name": (
+        lambda: zipped({"é.json": LINE}).replace("é".encode(), b"\xc3("),
+        "damaged or cut short",
+    ),
+    "Git LFS pointer": (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "`git lfs pull`"),
+    "web page": (lambda: b"<!DOCTYPE html>\n<html></html>", "is a web page"),
+    "parquet bomb": (lambda: parquet([{"text": "x" * (65 << 20)}], "zstd"), "a compression bomb; refused"),
+    "nothing in ten thousand lines": (lambda: b"{}\n" * 20_000, "no dialogue in the first 10000 records; .*line 1"),
     "zip bomb": (lambda: zipped({"a.jsonl": b" " * (65 << 20)}), "a zip bomb; refused"),
     "gzip bomb in lines": (lambda: gzip.compress(LINE + b"\n" + b"{}\n" * (1 << 19)), "a compression bomb; refused"),
     "gzip bomb in one document": (lambda: gzip.compress(b"[" + b" " * (65 << 20)), "more than 64 MiB"),
@@ -134,11 +145,36 @@ def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
         load_dialogues(written(tmp_path, bytes(data)))
 
 
+@pytest.mark.parametrize("damage", ["checksum", "method"])
+def test_a_damaged_member_costs_only_itself(tmp_path: Path, damage: str) -> None:
+    data = bytearray(zipped({"a.json": DOCUMENT, "b.json": DOCUMENT}))
+    if damage == "checksum":
+        data[data.index(b"PK\x01\x02") + 16] ^= 1  # in the central directory, of the first member
+    else:
+        data[8] = data[data.index(b"PK\x01\x02") + 10] = 99
+    corpus = load_dialogues(path := written(tmp_path, bytes(data)))
+    assert len(corpus.dialogues) == 2
+    assert [(d.where, d.lost) for d in corpus.dropped] == [(f"{path}!a.json", True)]
+
+
+def test_an_endless_packed_line_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_LINE", 1 << 10)
+    monkeypatch.setattr(files, "FREE", 1 << 20)
+    path = written(tmp_path, gzip.compress(LINE + b"\n" + b"x" * (64 << 20)))
+    read = []
+    monkeypatch.setattr(files, "skip_line", lambda *given: read.append(skip_line(*given)) or read[-1])
+    with pytest.raises(CorpusError, match="a compression bomb; refused"):
+        load_dialogues(path)
+    assert read[0] < 8 << 20  # of 64 MiB: a hundred times the file's own size
+
+
 def test_folders_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="is a folder"):
         load_dialogues(tmp_path)
     with pytest.raises(CorpusError, match="no such file"):
         load_dialogues(tmp_path / "absent.json")
+    with pytest.raises(CorpusError, match="cannot be opened"):
+        load_dialogues(tmp_path / ("a" * 300))
 
 
 def test_a_two_gigabyte_array_is_refused_unread(tmp_path: Path) -> None:

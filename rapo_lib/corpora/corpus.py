@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rapo_lib.corpora.files import CorpusError, Dropped, Report, records
+from rapo_lib.corpora.files import CorpusError, Dropped, Report, printable, records
 from rapo_lib.corpora.reading import Reading, read_record
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn
 
@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 SHOWN = 5  # ours: how many drops and turns `describe` spells out
 SAYS_SOMETHING = 30  # ours: bytes of UTF-8; about six English words or ten Chinese characters, more than a greeting
+PATIENCE = 10_000  # ours: records without a dialogue after which a file is given up
 AGE, START = 30, 35  # ours: corpora give neither; the middle of the range a profile may start in
 
 
@@ -35,12 +36,20 @@ def load_dialogues(path: str | Path) -> Corpus:
     dialogues = []
     for dialogue in (reading.dialogue for reading in readings):
         seen[dialogue.id] += 1
-        if (count := seen[dialogue.id]) > 1:
-            renamed = f"{dialogue.id}#{count}"
+        if seen[dialogue.id] > 1:
+            renamed = free_id(dialogue.id, seen)
             dropped.append(Dropped(f"{path}, dialogue {len(dialogues) + 1}", f"id taken, now {renamed!r}", lost=False))
             dialogue = replace(dialogue, id=renamed)
         dialogues.append(dialogue)
     return Corpus(tuple(dialogues), tuple(dropped), dict(Counter(r.format for r in readings)))
+
+
+def free_id(taken: str, seen: Counter[str]) -> str:
+    """`taken` with the first number that nobody has, which is then taken too."""
+    while (name := f"{taken}#{seen[taken]}") in seen:
+        seen[taken] += 1
+    seen[name] += 1
+    return name
 
 
 def warn(dropped: Dropped) -> None:
@@ -55,12 +64,14 @@ def iter_dialogues(path: str | Path, report: Report = warn) -> Iterator[Dialogue
 
 
 def read(path: Path, report: Report) -> Iterator[Reading]:
-    """Every dialogue of a file; a file without any is an error."""
+    """Every dialogue of a file; a file without any is an error, after PATIENCE records at the latest."""
     found, lost = 0, []
 
     def tell(dropped: Dropped) -> None:
-        if dropped.lost and not lost:
+        if dropped.lost and not found:
             lost.append(dropped)
+        if not found and len(lost) > PATIENCE:
+            raise CorpusError(f"no dialogue in the first {PATIENCE} records; {lost[0].where}: {lost[0].why}")
         report(dropped)
 
     for where, record in records(path, tell):
@@ -97,7 +108,7 @@ def describe(path: str | Path) -> str:
         "dropped": f"{len(lost)}; {len(corpus.dropped) - len(lost)} repairs",
     }
     lines = [str(path), *(f"  {name:<11}{value}" for name, value in rows.items()), *account(corpus.dropped)]
-    return "\n".join(lines + opening_lines(corpus.dialogues[0]))
+    return "\n".join(map(printable, lines + opening_lines(corpus.dialogues[0])))
 
 
 def opened_by_supporter(corpus: Corpus) -> int:

@@ -8,6 +8,8 @@ import gzip
 import io
 import json
 import lzma
+import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,8 +23,16 @@ MAX_LINE = 16 * MIB  # ours: the longest JSONL record
 FREE = 64 * MIB  # ours: archives may always unpack to this much ...
 RATIO = 100  # ours: ... and beyond it to at most this many times their own size (text packs 3 to 15 times)
 PEEK = 20  # ours: lines looked at to tell JSONL from one JSON document
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # would steer a terminal or turn the text round
+NOT_DATA = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the data; fetch the data with `git lfs pull`"),
+    (b"<", "is a web page, not the data; download the raw file"),
+)
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt", ".parquet")  # zip members worth opening
-UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
+UNREADABLE = (  # what damage in a container shows as; the last two come from the names in a zip
+    *(EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError),
+    *(UnicodeDecodeError, struct.error),
+)
 
 Record = tuple[str, Any]  # where it lies, and the parsed JSON value
 
@@ -43,15 +53,23 @@ class Dropped:
 Report = Callable[[Dropped], None]
 
 
+def printable(text: str) -> str:
+    """Text of unknown origin, fit for a terminal: each control character becomes a replacement mark."""
+    return CONTROL.sub("\ufffd", text)
+
+
 def records(path: Path, report: Report) -> Iterator[Record]:
     """Every record of the file with its position; JSONL and parquet stream."""
-    if not path.is_file():
-        raise CorpusError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'no such file'}")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
+    try:
+        if not path.is_file():
+            raise CorpusError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'no such file'}")
+        file, size = path.open("rb"), path.stat().st_size
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be opened ({error.strerror})") from None
+    with file:
         try:
+            magic = file.read(4)
+            file.seek(0)
             if magic == b"PK\x03\x04":
                 yield from zip_records(file, str(path), size, report)
             elif magic[:2] == b"\x1f\x8b":
@@ -71,20 +89,22 @@ def records(path: Path, report: Report) -> Iterator[Record]:
 def zip_records(file: BinaryIO, name: str, size: int, report: Report) -> Iterator[Record]:
     """The records of every dialogue file in an archive; nothing is ever unpacked to disk."""
     with zipfile.ZipFile(file) as archive:
-        members = [m for m in archive.infolist() if not m.is_dir()]
+        members = [m for m in archive.infolist() if not m.filename.endswith("/")]  # is_dir() fails on a nameless one
         check_members(members, name, size)
         for member in members:
-            where = f"{name}!{member.filename}"
+            where = f"{name}!{printable(member.filename)}"
             if is_clutter(member.filename):
                 continue
             if not member.filename.lower().endswith(SUFFIXES):
                 report(Dropped(where, f"not a dialogue file (read: {', '.join(SUFFIXES)})"))
                 continue
-            with archive.open(member) as stream:
-                try:
+            try:
+                with archive.open(member) as stream:
                     yield from stream_records(stream, where, member.file_size, None, report)
-                except CorpusError as error:
-                    report(Dropped(where, str(error).removeprefix(f"{where}: ")))
+            except CorpusError as error:
+                report(Dropped(where, str(error).removeprefix(f"{where}: ")))
+            except UNREADABLE as error:
+                report(Dropped(where, f"damaged from here on ({error})"))
 
 
 def check_members(members: list[zipfile.ZipInfo], name: str, size: int) -> None:
@@ -94,8 +114,8 @@ def check_members(members: list[zipfile.ZipInfo], name: str, size: int) -> None:
         raise CorpusError(f"{name}: would unpack to {total // MIB} MiB from {size} bytes, a zip bomb; refused")
     for member in members:
         inside = PurePosixPath(member.filename.replace("\\", "/"))
-        if inside.is_absolute() or ".." in inside.parts or ":" in inside.parts[0]:
-            raise CorpusError(f"{name}: member {member.filename!r} points outside the archive; refused")
+        if inside.is_absolute() or not inside.parts or ".." in inside.parts or ":" in inside.parts[0]:
+            raise CorpusError(f"{name}: member {member.filename!r} points outside the archive or nowhere; refused")
         if member.flag_bits & 1:
             raise CorpusError(f"{name}: member {member.filename!r} is encrypted; unpack it first")
 
@@ -143,6 +163,9 @@ def peek(stream: BinaryIO, name: str) -> list[bytes]:
     stream.seek(0)
     if not lines:
         raise CorpusError(f"{name}: is empty")
+    for head, what in NOT_DATA:
+        if lines[0].startswith(head):
+            raise CorpusError(f"{name}: {what}")
     if lines[0][:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise CorpusError(f"{name}: is UTF-16 text; save it as UTF-8")
     if not lines[0].startswith(b"PAR1") and any(b"\0" in line for line in lines):
@@ -168,7 +191,7 @@ def line_records(stream: BinaryIO, name: str, budget: int | None, report: Report
         used += len(line)
         where = f"{name}, line {number}"
         if too_long := len(line) > MAX_LINE:
-            used += skip_line(stream, line)
+            used += skip_line(stream, line, None if budget is None else budget - used)
         if budget is not None and used > budget:
             raise CorpusError(f"{name}: unpacks to more than {budget // MIB} MiB, a compression bomb; refused")
         if too_long:
@@ -180,10 +203,10 @@ def line_records(stream: BinaryIO, name: str, budget: int | None, report: Report
                 report(Dropped(where, not_json(error)))
 
 
-def skip_line(stream: BinaryIO, line: bytes) -> int:
-    """Read on to the end of an overlong line; returns how many bytes that took."""
+def skip_line(stream: BinaryIO, line: bytes, most: int | None) -> int:
+    """Read on to the end of an overlong line, or until more than `most` bytes were read; returns their number."""
     skipped = 0
-    while line and not line.endswith(b"\n"):
+    while line and not line.endswith(b"\n") and (most is None or skipped <= most):
         line = stream.readline(MIB)
         skipped += len(line)
     return skipped
@@ -249,7 +272,12 @@ def parquet_records(stream: BinaryIO, name: str, limit: int) -> Iterator[Record]
         if stream.getbuffer().nbytes > limit:
             raise CorpusError(f"{name}: unpacks to more than {limit // MIB} MiB; unpack it to a file first")
     try:
-        batches = pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=256)
+        file = pyarrow.parquet.ParquetFile(stream)
+        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+        unpacked = sum(group.total_byte_size for group in groups)
+        if unpacked > max(FREE, RATIO * stream.seek(0, io.SEEK_END)):
+            raise CorpusError(f"{name}: would unpack to {unpacked // MIB} MiB, a compression bomb; refused")
+        batches = file.iter_batches(batch_size=256)
         rows = (row for batch in batches for row in batch.to_pylist())
         yield from ((f"{name}, row {number}", row) for number, row in enumerate(rows, start=1))
     except (pyarrow.ArrowException, OSError, ValueError) as error:

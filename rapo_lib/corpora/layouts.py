@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rapo_lib.corpora.files import printable
+
 IDS = ("id", "pk", "episode_id", "dialogue_id", "conversation_id")
 LABELLED = re.compile(r"\s*(AI assis?tant|ESC-Role)\s*[:\uff1a]", re.IGNORECASE)  # ESC-Eval, with a full-width colon
-SCENARIO = re.compile(r"Scenario:\s*(.*?)\s*(?:\nParticipants:|\Z)", re.DOTALL)
 SAID = re.compile(r'said:\s*"(.*)"\s*\Z', re.DOTALL)
 
 
@@ -44,7 +45,7 @@ def drafted(record: Any) -> Draft:
     for present, layout in LAYOUTS:
         if present(record):
             return layout(record)
-    keys = ", ".join(sorted(map(str, record))[:8]) or "none"
+    keys = printable(", ".join(sorted(map(str, record))[:8])[:200]) or "none"
     raise ValueError(f"not a dialogue layout we know (keys: {keys})")
 
 
@@ -103,7 +104,7 @@ def extes_turns(turns: list[Any]) -> Iterator[Said]:
     last = "AI"
     for turn in map(mapped, turns):
         order = ("User", "AI") if last == "AI" else ("AI", "User")
-        present = [key for key in order if key in turn]
+        present = [key for key in order if turn.get(key) is not None]  # parquet has both keys in every turn
         for key in present:
             last = key
             yield Said("user" if key == "User" else "ai", turn[key], turn.get("AI Strategy") if key == "AI" else None)
@@ -153,8 +154,8 @@ def sotopia(record: dict[str, Any]) -> Draft:
         triples = written_out(str(record.get("social_interactions")), names)
     spoken = ((name, speech) for name, _, text in triples if name in names and (speech := speech_of(text)))
     roles = {names[0]: "seeker", names[1]: "supporter"}
-    found = SCENARIO.search(str(triples[0][2])) if triples else None
-    scenario = record.get("scenario") or (found[1] if found else "")
+    told = str(triples[0][2]).partition("Scenario:")[2] if triples else ""
+    scenario = record.get("scenario") or told.partition("\nParticipants:")[0].strip()
     return Draft("sotopia", [Said(roles[name], text) for name, text in spoken], first(record, IDS), situation=scenario)
 
 

@@ -72,7 +72,8 @@ def turn_of(said: Said, number: int, repairs: list[str]) -> Turn | None:
     if not text:
         repairs.append(f"{at}: no text; left out")
         return None
-    raw = tuple(name for name in listed_or_one(said.strategy) if isinstance(name, str) and name.strip())
+    names = (name for name in listed_or_one(said.strategy) if isinstance(name, str))
+    raw = tuple(name for name in (plain(name, f"{at}: strategy", repairs) for name in names) if name)
     return Turn(
         speaker=speaker,
         text=text,
@@ -95,7 +96,8 @@ def own(record: dict[str, Any], repairs: list[str]) -> Dialogue:
     texts = {
         key: plain(record.get(key, ""), key, repairs) for key in ("situation", "problem", "emotion_type", "source")
     }
-    scores = {k: score_of(v, f"survey {k}", repairs) for k, v in mapped(dialogue.survey).items()}
+    rated = ((plain(k, "survey", repairs), v) for k, v in mapped(dialogue.survey).items())
+    scores = {k: score_of(v, f"survey {shown(k)}", repairs) for k, v in rated}
     survey = None if dialogue.survey is None else scores
     return Dialogue(id=plain_id(dialogue.id), turns=merged(turns, repairs), survey=survey, **texts)
 
@@ -105,7 +107,11 @@ def own_turn(turn: Turn, number: int, repairs: list[str]) -> Turn | None:
     checked = turn_of(Said(turn.speaker, turn.text, None, turn.feedback, turn.emotion), number, repairs)
     if not all(isinstance(name, str) for name in (*turn.strategies, *turn.raw_strategies)):
         raise ValueError(f"rapo: turn {number}: strategies must be text")
-    return checked and replace(checked, strategies=turn.strategies, raw_strategies=turn.raw_strategies)
+    kept = {
+        key: tuple(plain(name, f"turn {number}: strategy", repairs) for name in getattr(turn, key))
+        for key in ("strategies", "raw_strategies")
+    }
+    return checked and replace(checked, **kept)
 
 
 def merged(turns: list[Turn], repairs: list[str]) -> tuple[Turn, ...]:

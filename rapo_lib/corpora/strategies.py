@@ -41,7 +41,7 @@ SPELLINGS = {
 
 def folded(name: str) -> str:
     """Letters only: case, hyphens, brackets and abbreviations such as "(RS)" do not matter."""
-    return re.sub(r"[^a-z]", "", re.sub(r"\(.*?\)", "", name).casefold())
+    return re.sub(r"[^a-z]", "", re.sub(r"\([^()]*\)", "", name).casefold())
 
 
 NAMES = {folded(spelling): name for name, others in SPELLINGS.items() for spelling in (name, *others)}
