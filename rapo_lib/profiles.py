@@ -20,20 +20,20 @@ class Settings:
     reply_tokens: int = 28  # at most
     temperature: float = 0.7  # of sampling, in training and evaluation; higher and the 135M model rambles
     turns: int = 8  # supporter turns of a dialogue
-    setup_profiles: int = 16  # train people whose dialogues 01 simulates
-    histories: int = 32  # pivotal histories that 02 keeps
+    setup_profiles: int = 32  # train people whose dialogues 01 simulates
+    histories: int = 96  # pivotal histories that 02 keeps
     group: int = 4  # G, replies a group
-    groups: int = 4  # groups a step
-    micro_groups: int | None = None  # groups in memory at once; None: all of a step. The update is the same
+    groups: int = 8  # groups a step
+    micro_groups: int | None = 4  # groups in memory at once; None: all of a step. The update is the same
     gradient_checkpointing: bool = False  # less memory, about a third more time
-    steps: int = 16  # updates an arm
+    steps: int = 24  # updates an arm
     save_steps: int = 4  # updates between checkpoints, 0: none; an interrupted arm goes on from the last
     learning_rate: float = 5e-4
     weight: float = 0.5  # w, share of the distillation
     beta: float = 0.0  # weight of the KL to the start
     teacher_note: str = "critique"
     lora_rank: int = 16
-    eval_profiles: int = 16  # held-out people in self-play
+    eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 60  # held-out histories in the blind comparison
     cell_timeout: float = 3600.0  # seconds
 
@@ -47,6 +47,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "histories": 6,
         "group": 4,
         "groups": 1,
+        "micro_groups": None,
         "steps": 2,
         "reply_tokens": 16,
         "eval_profiles": 4,
