@@ -42,7 +42,7 @@ READY = {  # being heard and understood from which advice is welcome: not at all
     "hates_reassurance": (0.35, 1.0),
     "wary_of_advice": (0.9, 2.0),
 }
-SCALE = 74.0  # emotion points from no need filled to all of them
+SCALE = 80.0  # emotion points from no need filled to all of them
 LEAK = 0.04  # share of every need lost per supporter turn
 DOSE = {  # what an act at full strength fills of what is still missing
     "explore": 0.30,
@@ -170,9 +170,7 @@ def hurts(profile: SeekerProfile, state: State, heard: Heard) -> dict[str, float
     late = state.waiting - PATIENCE
     waits = profile.advice == "wants_plan" and late >= 0 and max(heard.advise, heard.inform) < 0.3
     strength = {
-        "steered" if profile.advice == "wary_of_advice" else "rushed": pressed
-        * refused
-        * (1 - 0.4 * heard.tentative),
+        "steered" if profile.advice == "wary_of_advice" else "rushed": pressed * refused * (1 - 0.4 * heard.tentative),
         "judged": heard.judge,
         "brushed_off": heard.comfort * (profile.advice == "hates_reassurance"),
         "interviewed": max(0.0, ahead) * (heard.mirror < 0.3) * (heard.explore + heard.check > 0.3),

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,13 +20,13 @@ from rapo_lib.evaluator.words import covers, distinctive, sentences, ties, topic
 FAULTS = ("silence", "pictures", "foreign", "scrambled", "machine", "script", "monologue", "echo", "vents", "gushes",
           "astray")  # fmt: skip
 ORDERED = -0.5  # order gain: 4 % of human supporter sentences lie below, 7 in 10 of the same words shuffled
-ORDERED_FROM = 6  # words; fewer are too few to tell
+ORDERED_SHORT = -1.2  # the same for three to five words, which tell less
 ENGLISH = 0.2  # least share of the commonest English words in a reply of four words or more
 FEWEST, LONGEST = 3, 85  # words; fewer do nothing unless they name something
 ECHO = 0.75  # share of a reply that only repeats the seeker's own run of words
 OWN, WHOLLY_OWN = 0.2, 1.5  # crowd deviations from which a sentence belongs to this story: a little, entirely
 TOUCHED, COVERED = 0.03, 0.23  # the same for the share of its words that the story knows
-IMPERSONAL = 0.3  # of that, for a sentence about nobody with one word in common
+IMPERSONAL = 0.3  # of that, for a sentence about nobody that only informs or has one word in common
 LOST = -0.2  # a reply all of whose sentences stay below this, and which does nothing else, is about something else
 SURE, CERTAIN = 0.25, 0.7  # share from which an act is noticed, and counts in full
 BLAME = (0.35, 0.75)  # the same for blame, which is heard late: kind words often stand near it
@@ -34,10 +34,10 @@ BLAME = (0.35, 0.75)  # the same for blame, which is noticed late: kind words of
 UNOWNED = 0.25  # worth of a question or a kind word that would do for anyone
 SAME, VERBATIM = 0.45, 0.85  # overlap with an earlier supporter sentence from which a sentence is a repetition
 
-SPEAKERS = frozenset("user seeker helper supporter assistant therapist counselor counsellor client patient human ai bot"
-                     " me you listener friend person speaker system model".split())  # fmt: skip
-META = frozenset("prompt prompts simulator simulated seeker supporter user users assistant llm ai chatbot dataset rubric"
-                 .split())  # fmt: skip
+SPEAKERS = frozenset("user seeker helper supporter assistant therapist counselor counsellor client patient human ai"
+                     " bot me you listener friend person speaker system model".split())  # fmt: skip
+META = frozenset("prompt prompts simulator simulated seeker supporter user users assistant llm ai chatbot dataset"
+                 " rubric".split())  # fmt: skip
 MEASURES = frozenset("score scores scored level points maximum max highest emotion emotions mood state output system"
                      " model ignore previous rate rated grade percent full increase set override instruction"
                      " instructions reward rewards rating ratings token tokens".split())  # fmt: skip
@@ -47,7 +47,7 @@ ELSEWHERE = frozenset("ich und nicht ist das die der für wie geht mir dir je su
                       " het een niet voor eu você não uma com estou jag är och att nie się jest".split())  # fmt: skip
 PERSON = frozenset("i me my mine myself you your yours yourself he she we they us them am are is was were so and"
                    .split())  # fmt: skip
-PERSON_AT_ALL = PERSON - {"am", "are", "is", "was", "were", "so", "and"} | {"it", "that", "him", "her", "his", "their"}
+PERSON_AT_ALL = PERSON - {"am", "are", "is", "was", "were", "so", "and"} | {"him", "her", "his", "their"}
 LABEL = re.compile(r"(?:^|[\n.!?]\s*)[*_\[(\"]*([A-Za-z]+)(?: [A-Za-z0-9])?[*_\])\"]*\s*:")
 FIRST = re.compile(r"\b(i|i'm|i've|i'd|i'll|my|me)\b")
 ANSWERS = re.compile(r"^\W*(yes|no|yeah|nope|well|because|i|i'm|my|he|she|they)\b")
@@ -74,9 +74,6 @@ class Heard:
     again: float = 0.0  # has been said before by the supporter
     length: int = 0  # words
     fault: str = ""  # "", or one of FAULTS
-
-
-NOTHING = tuple(field.name for field in fields(Heard) if field.name not in ("length", "fault"))
 
 
 def ramp(value: float, low: float, high: float) -> float:
@@ -148,7 +145,7 @@ def is_scrambled(reply: str, spoken: Sequence[str]) -> bool:
         return True
     if len(spoken) >= 5 and Counter(spoken).most_common(1)[0][1] > max(3, 0.3 * len(spoken)):
         return True
-    return len(spoken) >= ORDERED_FROM and order_gain(reply) < ORDERED
+    return len(spoken) >= 3 and order_gain(reply) < (ORDERED if len(spoken) >= 6 else ORDERED_SHORT)
 
 
 def inward_fault(parts: Sequence[str], shares: np.ndarray, nearness: np.ndarray) -> str:
@@ -166,7 +163,9 @@ def inward_fault(parts: Sequence[str], shares: np.ndarray, nearness: np.ndarray)
     if (p["praise"] > 0.35) @ size > 0.6 * size.sum() and nearness.max() < WHOLLY_OWN:
         return "gushes"
     about = any(len(topical(part)) >= 2 for part in parts)
-    turned = max(p[act].max() for act in ("explore", "check", "accept", "comfort", "mirror", "advise", "share", "judge"))
+    turned = max(
+        p[act].max() for act in ("explore", "check", "accept", "comfort", "mirror", "advise", "share", "judge")
+    )
     idle = ((p["chat"] + p["inform"]) @ size) / size.sum()
     return "astray" if about and nearness.max() < LOST and (idle > 0.4 or turned < 0.4) else ""
 
@@ -183,12 +182,17 @@ def repetition(parts: Sequence[str], earlier: Sequence[str]) -> float:
     return float(np.array([max(sameness(part, other) for other in old) for part in parts]) @ size / size.sum())
 
 
-def belonging(part: str, said: Sequence[str]) -> float:
+def about_nobody(part: str) -> bool:
+    """Whether a sentence speaks neither to anybody nor of anybody."""
+    return not PERSON_AT_ALL & set(words(part))
+
+
+def belonging(part: str, said: Sequence[str], act: str) -> float:
     """0-1: how surely a sentence belongs to what this person said: nearer than to the crowd, and near enough."""
     near = ramp(distinctive(part, said), OWN, WHOLLY_OWN)
     near *= ramp(max((covers(part, turn) for turn in said), default=0.0), TOUCHED, COVERED)
-    about_nobody = not PERSON_AT_ALL & set(words(part))
-    return near * (IMPERSONAL if about_nobody and max((ties(part, turn) for turn in said), default=0) < 2 else 1.0)
+    loose = act in ("inform", "chat") or max((ties(part, turn) for turn in said), default=0) < 2
+    return near * (IMPERSONAL if loose and about_nobody(part) else 1.0)
 
 
 @lru_cache(maxsize=50_000)
@@ -199,10 +203,10 @@ def sameness(left: str, right: str) -> float:
 
 
 def placed(shares: np.ndarray, fit: float) -> np.ndarray:
-    """Acts of a sentence when it is known to belong to this story: less small talk and comfort, more saying back."""
+    """Acts of a sentence when it is known to belong to this story: more saying back and siding, less small talk."""
     odds = np.ones(len(ACTS))
     odds[[ACTS.index(act) for act in ("chat", "comfort", "praise", "vent")]] = 1 - 0.6 * fit
-    odds[ACTS.index("mirror")] = 1 + 1.5 * fit
+    odds[[ACTS.index(act) for act in ("mirror", "accept")]] = 1 + 1.2 * fit
     return shares * odds / (shares * odds).sum()
 
 
@@ -221,7 +225,7 @@ def hear(said: tuple[str, ...], earlier: tuple[str, ...], reply: str) -> Heard:
     shares = np.stack([act_shares(part) for part in parts])
     if fault := inward_fault(parts, shares, nearness):
         return Heard(length=length, fault=fault)
-    fits = np.array([belonging(part, said) for part in parts])
+    fits = np.array([belonging(part, said, ACTS[act]) for part, act in zip(parts, shares.argmax(1), strict=True)])
     copied = np.array([ramp(echoed(part, said), 0.5, ECHO) for part in parts])
     p = dict(zip(ACTS, np.stack([placed(s, f) for s, f in zip(shares, fits, strict=True)]).T, strict=True))
     size = np.array([len(words(part)) for part in parts])

@@ -34,8 +34,9 @@ SPREAD = 0.03  # least spread of a sentence's nearness to the crowd
 VAGUE = frozenset(
     "you he she they them his her him us me who whom what when where which why how whose this that these those there"
     " here then than too very also again always never ever yet already only own same other another both each every all"
-    " any some none no not nor more most less least own let may might must shall should could would can will have has had"
-    " having be been being do does did done go goes went come comes came take took put see saw look looks looked seen"
+    " any some none no not nor more most less least own let may might must shall should could would can will have has"
+    " had having be been being do does did done go goes went come comes came take took put see saw look looks looked"
+    " seen"
     " one two three first last next new old day days time times year years week weeks people person part kind bit"
     " strong safe best better worse worst great nice fine true real whole such quite rather while since until about"
     " my your yours feel feels feeling feelings felt sound sounds seem seems really thing things something anything"
