@@ -406,9 +406,9 @@ few = settings(max_examples=15, deadline=None)
 
 
 @few
-@given(st.lists(st.sampled_from(KEYWORDS), min_size=4, max_size=16))
+@given(st.lists(st.sampled_from(KEYWORDS), min_size=5, max_size=16))
 def test_keyword_soup_helps_nobody(soup: list[str]) -> None:
-    assert worst(" ".join(soup)) < 0
+    assert worst(" ".join(soup)) <= 0
 
 
 @few
@@ -482,8 +482,8 @@ def test_one_word_or_none_helps_nobody(reply: str) -> None:
 
 
 @few
-@given(st.sampled_from(sorted(OPENINGS)), st.integers(6, 30))
-def test_five_hundred_words_help_nobody(name: str, times: int) -> None:
+@given(st.sampled_from(sorted(OPENINGS)), st.integers(3, 30))
+def test_the_same_again_or_five_hundred_words_help_nobody(name: str, times: int) -> None:
     assert gain(TRAIN[name], f"{OPENINGS[name]} " * times) < 0
 
 

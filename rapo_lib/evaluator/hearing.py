@@ -20,9 +20,9 @@ from rapo_lib.evaluator.words import covers, distinctive, sentences, ties, topic
 FAULTS = ("silence", "pictures", "foreign", "scrambled", "machine", "script", "monologue", "echo", "vents", "gushes",
           "astray")  # fmt: skip
 ORDERED = -0.5  # order gain: 4 % of human supporter sentences lie below, 7 in 10 of the same words shuffled
-ORDERED_SHORT = -1.2  # the same for three to five words, which tell less
+ORDERED_SHORT = -1.0  # the same for three to five words, which tell less
 ENGLISH = 0.2  # least share of the commonest English words in a reply of four words or more
-FEWEST, LONGEST = 3, 85  # words; fewer do nothing unless they name something
+FEWEST, LONGEST = 3, 85  # words; fewer do nothing
 ECHO = 0.75  # share of a reply that only repeats the seeker's own run of words
 OWN, WHOLLY_OWN = 0.2, 1.5  # crowd deviations from which a sentence belongs to this story: a little, entirely
 TOUCHED, COVERED = 0.03, 0.23  # the same for the share of its words that the story knows
@@ -145,6 +145,11 @@ def is_scrambled(reply: str, spoken: Sequence[str]) -> bool:
         return True
     if len(spoken) >= 5 and Counter(spoken).most_common(1)[0][1] > max(3, 0.3 * len(spoken)):
         return True
+    if any(one == two != "really" and len(one) > 4 for one, two in zip(spoken, spoken[1:], strict=False)):
+        return True
+    parts = sentences(reply)
+    if len(parts) >= 3 and len(set(parts)) <= len(parts) / 2:
+        return True
     return len(spoken) >= 3 and order_gain(reply) < (ORDERED if len(spoken) >= 6 else ORDERED_SHORT)
 
 
@@ -217,7 +222,7 @@ def hear(said: tuple[str, ...], earlier: tuple[str, ...], reply: str) -> Heard:
     parts = sentences(reply)
     if fault := outward_fault(reply):
         return Heard(length=length, fault=fault)
-    if length < FEWEST and not any(map(topical, parts)):
+    if length < FEWEST:
         return Heard(length=length)
     if max((echoed(reply, (turn,)) for turn in said), default=0.0) >= ECHO:
         return Heard(length=length, fault="echo")
