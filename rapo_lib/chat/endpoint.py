@@ -10,9 +10,10 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -76,25 +77,29 @@ class Endpoint:
     def answers(self, asks: Iterable[Ask]) -> Iterator[tuple[Ask, Answer | Failure]]:
         """Every answer as it arrives, `in_flight` questions at a time; a RapoError for what concerns all of them."""
         key = self._key()
-        waiting, running, fatal = iter(asks), {}, None
         client = self._client(key)
-        pool = ThreadPoolExecutor(self.in_flight, thread_name_prefix="chat")
+        waiting, arrived, running, fatal = iter(asks), SimpleQueue(), 0, None
 
-        def refill(count: int) -> None:
-            for ask in islice(waiting, count):
-                running[pool.submit(_ask, client, self, key, ask)] = ask
+        def work(ask: Ask) -> None:
+            try:
+                arrived.put((ask, _ask(client, self, key, ask)))
+            except Exception as error:  # noqa: BLE001 - handed to the caller's thread, which raises it
+                arrived.put((ask, error))
 
         try:
-            refill(self.in_flight)
-            while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                finished = [(running.pop(future), future) for future in done]
-                fatal = fatal or next((e for _, f in finished if (e := f.exception())), None)
-                if not fatal:
-                    refill(len(finished))
-                yield from ((ask, future.result()) for ask, future in finished if not future.exception())
-        finally:  # left early, by Ctrl-C say: closing the client ends what is in flight
-            pool.shutdown(wait=False, cancel_futures=True)
+            while True:
+                for ask in () if fatal else islice(waiting, self.in_flight - running):
+                    Thread(target=work, args=(ask,), daemon=True, name="chat").start()  # Ctrl-C waits for no answer
+                    running += 1
+                if not running:
+                    break
+                ask, outcome = arrived.get()
+                running -= 1
+                if isinstance(outcome, Exception):
+                    fatal = fatal or outcome
+                else:
+                    yield ask, outcome
+        finally:
             client.close()
         if fatal:
             raise fatal
