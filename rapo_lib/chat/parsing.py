@@ -155,9 +155,12 @@ def _whole(value: Any) -> Any:
 
 
 def misfit(value: Any, schema: Mapping[str, Any]) -> str:
-    """Where the value first departs from the schema, or nothing."""
+    """Where the value first departs from the schema, in the words of the schema's description if it has one."""
     errors = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda e: e.json_path)
-    return f"{errors[0].json_path}: {errors[0].validator} {str(errors[0].validator_value)[:80]}" if errors else ""
+    if not errors:
+        return ""
+    wanted = errors[0].schema.get("description") or f"{errors[0].validator} {str(errors[0].validator_value)[:80]}"
+    return f"{errors[0].json_path}: {wanted}"
 
 
 def closed(schema: Any) -> Any:
