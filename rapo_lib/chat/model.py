@@ -48,12 +48,12 @@ class ChatModel:
         """One reply for each request, in their order; an item that fails never fails the others."""
         asked = dict(enumerate(requests))
         replies: dict[int, ChatReply] = {}
-        for attempt in range(1, self.retries + 2):
+        for _ in range(self.retries + 1):
             outcomes = self._outcomes(asked)
             again = {}
             for i, request in asked.items():
                 outcome, cached = outcomes[i]
-                replies[i] = replace(read_reply(requests[i], outcome), attempts=attempt, cached=cached)
+                replies[i] = _metered(read_reply(requests[i], outcome), outcome, replies.get(i), cached)
                 if follow_up := _follow_up(requests[i], request, outcome, replies[i]):
                     again[i] = follow_up
             asked = again
@@ -135,6 +135,19 @@ def read_reply(request: ChatRequest, outcome: Answer | Failure) -> ChatReply:
             return ChatReply("refused", text, reason="the model declined in words")
         return ChatReply("unparsable", text, reason=str(error) if text.strip() else "an empty answer")
     return _checked(request, text, value, "repaired" if repaired else "ok")
+
+
+def _metered(reply: ChatReply, outcome: Answer | Failure, before: ChatReply | None, cached: bool) -> ChatReply:
+    """The reply with what it took to get it, earlier attempts included."""
+    spent = (outcome.input_tokens, outcome.output_tokens) if isinstance(outcome, Answer) else (0, 0)
+    attempts, *earlier = (before.attempts, before.input_tokens, before.output_tokens) if before else (0, 0, 0)
+    return replace(
+        reply,
+        attempts=attempts + 1,
+        cached=cached,
+        input_tokens=earlier[0] + spent[0],
+        output_tokens=earlier[1] + spent[1],
+    )
 
 
 def _read_text(request: ChatRequest, text: str, cut: bool) -> ChatReply:

@@ -64,6 +64,8 @@ class ChatReply:
     reason: str = ""  # why not ok
     attempts: int = 1  # questions asked, the first one included
     cached: bool = False
+    input_tokens: int = 0  # of all attempts, paid now or when the answer entered the cache
+    output_tokens: int = 0
 
     @property
     def answered(self) -> bool:
