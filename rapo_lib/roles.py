@@ -1,5 +1,6 @@
 """Who plays the seeker and the judge of a run: the embedded ones, or a language model, as the settings say."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from rapo_lib.lm_seeker import LMSeeker
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker, Seeker
+
+log = logging.getLogger(__name__)
 
 KINDS = ("embedded", "lm")
 CACHE = "chat.sqlite"  # in the run's folder, shared by its notebooks
@@ -34,6 +37,8 @@ def make_roles(chosen: Settings, folder: Path) -> Roles:
     for name, kind in (("seeker", chosen.seeker), ("judge", chosen.judge)):
         if kind not in KINDS:
             raise RapoError(f"unknown {name} {kind!r}; known: {', '.join(KINDS)}")
+    if chosen.judge == "lm" and chosen.lm == chosen.model:
+        log.warning("the judge and the policy are both %s: a model tends to prefer its own words", chosen.lm)
     chat = open_chat(chosen, folder / CACHE) if "lm" in (chosen.seeker, chosen.judge) else None
     return Roles(
         seeker=LMSeeker(chat) if chosen.seeker == "lm" else AppraisalSeeker(),

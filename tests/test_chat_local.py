@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 
 import pytest
 import torch
@@ -10,11 +11,14 @@ from jsonschema import Draft202012Validator
 from rapo_lib.chat import ChatModel, ChatRequest, LocalModel
 from rapo_lib.chat.local import Row, Writer, chat_ids, pick
 from rapo_lib.chat.parsing import closed
-from rapo_lib.dialogue import Turn, load_profiles, opening_history
-from rapo_lib.feedback import CandidateGroup
-from rapo_lib.lm_judge import LMJudge, answer_schema
-from rapo_lib.lm_seeker import LMSeeker
+from rapo_lib.dialogue import Dialogue, Turn, load_profiles
+from rapo_lib.lm_critic import LMCritic
+from rapo_lib.lm_judge import answer_schema
+from rapo_lib.lm_selection import LMSelector
+from rapo_lib.profiles import settings
+from rapo_lib.roles import make_roles
 from rapo_lib.runs import RapoError
+from rapo_lib.simulation import SimulatedFeedback, training_row
 
 FEELING = {
     "type": "object",
@@ -115,13 +119,36 @@ def test_the_judges_schema_binds_the_writer(local):
     assert accepts(written([2, 1])) and not accepts(written([2, 2])) and not accepts(written([1, 2, 1]))
 
 
+def test_without_llguidance_text_works_and_objects_say_what_to_install(local, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    monkeypatch.setitem(sys.modules, "llguidance.hf", None)
+    bare = LocalModel(dtype="float32")
+    bare.__dict__["_loaded"] = local._loaded
+    assert ChatModel(bare, retries=0).complete([ask("Hi", max_tokens=2)])[0].text
+    with pytest.raises(RapoError, match=r"rapo-lib\[lm\]"):
+        ChatModel(bare, retries=0).complete([ask("Hi", schema=FEELING)])
+
+
 @pytest.mark.slow
-def test_the_roles_run_on_the_embedded_model(local):
-    chat = ChatModel(local, retries=0)
+def test_every_role_runs_on_the_embedded_model_and_replays_without_it(tmp_path):
+    """Plumbing, not quality: a 135M model is no judge."""
     person = load_profiles("train")[0]
-    reactions = LMSeeker(chat).react_batch([(person, opening_history(person), r, 0) for r in ("What hurts?", "Ok.")])
-    assert len(reactions) == 2
     history = (Turn("seeker", person.opening),)
-    found = LMJudge(chat, orders=2).judge_batch([CandidateGroup(history, ("What hurts?", "Ok."), ("It does.", "No."))])
-    assert all(reply.answered for reply in found[0].replies)
-    assert found[0].flips in (0.0, 1.0)
+    talk = Dialogue("a", (*history, Turn("supporter", "What hurts?"), Turn("seeker", "All of it."),
+                          Turn("supporter", "Tell me."), Turn("seeker", "It is the waiting.")))  # fmt: skip
+
+    def run(mode):
+        roles = make_roles(settings("smoke", {"seeker": "lm", "judge": "lm", "lm_cache": mode}), tmp_path)
+        watched = []
+        feedback = SimulatedFeedback(roles.seeker, roles.judge, {person.id: person}, watch=watched.append)
+        verdicts = feedback([training_row(person, history)], [("What hurts?", "Ok.")])
+        pivots = LMSelector(roles.chat).select([talk])
+        assessed = LMCritic(roles.chat, samples=2).assess_batch([(person.situation, talk.turns)])
+        return verdicts, watched, pivots, assessed, roles.facts()["language_model"]
+
+    *first, report = run("read_write")
+    *again, replayed = run("replay")
+    assert repr(first) == repr(again)  # NaN is not equal to itself
+    assert report["sent"] >= 6 and replayed["sent"] == 0
+    assert {name.split(".")[0] for name in report["by_asker"]} == {"seeker", "judge", "selector", "critic"}
+    assert first[3][0].unreadable == 0, "a constrained answer is one of the four words"

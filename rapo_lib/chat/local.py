@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rapo_lib.chat.parsing import closed
 from rapo_lib.chat.request import Answer, Ask, Failure
 from rapo_lib.dialogue import Message
-from rapo_lib.runs import RapoError, stable_hash
+from rapo_lib.runs import RapoError, hash_path, stable_hash
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,10 @@ SPACED = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 
 class LocalModel:
-    """A causal language model by name, loaded on first use: 'embedded', a folder, or a hub name with its revision."""
+    """A causal language model by name, loaded on first use: 'embedded', a folder, or a hub name.
+
+    `revision` tells apart in the cache what the name does not, say the versions of a hub model.
+    """
 
     def __init__(
         self,
@@ -90,11 +93,12 @@ class LocalModel:
 
     def _matcher(self, schema: Any) -> "LLMatcher":
         """A fresh reader of the schema's grammar, compiled once."""
+        vocabulary = self._vocabulary  # first: it says what to do where llguidance is missing
         from llguidance import LLMatcher
 
         text = json.dumps(closed(schema))  # in the schema's own order: what comes first is written first
         if text not in self._grammars:
-            matcher = LLMatcher(self._vocabulary, LLMatcher.grammar_from_json_schema(text, overrides=SPACED))
+            matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_json_schema(text, overrides=SPACED))
             if matcher.is_error():
                 raise RapoError(f"the schema cannot be written by: {matcher.get_error()}")
             self._grammars[text] = matcher
@@ -131,13 +135,15 @@ class LocalModel:
 
 def _revision(name: str) -> str:
     """What tells one set of weights from another: a hash, or a folder's files; nothing for a hub name."""
-    from rapo_lib.models import EMBEDDED, GGUF_SHA256
+    from rapo_lib.models import EMBEDDED, GGUF_SHA256, HASHES
 
     folder = Path(name).expanduser()
     if name == EMBEDDED:
         return GGUF_SHA256[:16]
     if not folder.is_dir():
         return ""
+    if (folder / HASHES).is_file():  # saved by us: the same wherever it is copied
+        return hash_path(folder / HASHES)[:16]
     files = sorted(p for p in folder.iterdir() if p.is_file())
     return stable_hash([[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files])[:16]
 
@@ -233,13 +239,15 @@ class Writer:
 
     def _masked(self, scores: "torch.Tensor") -> "torch.Tensor":
         """Scores with -inf where a row's grammar does not allow the token."""
+        bound = [k for k, i in enumerate(self.open) if self.rows[i].matcher is not None]
+        if not bound:
+            return scores
         import torch
         from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
         bits = allocate_token_bitmask(len(self.open), scores.shape[1])
-        for k, i in enumerate(self.open):
-            if self.rows[i].matcher is not None:
-                fill_next_token_bitmask(self.rows[i].matcher, bits, k)
+        for k in bound:
+            fill_next_token_bitmask(self.rows[self.open[k]].matcher, bits, k)
         flags = (
             torch.from_numpy(bits.view("uint8"))[:, :, None] >> torch.arange(8, dtype=torch.uint8) & 1
         )  # (open, bytes, 8)
