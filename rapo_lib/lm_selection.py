@@ -96,7 +96,11 @@ def eligible(dialogue: Dialogue, part: range) -> set[int]:
 
 
 def _pivot(dialogue: Dialogue, one: Any) -> PivotalTurn:
-    return PivotalTurn(dialogue.id, one["turn"], one["before"] / LEVEL, one["after"] / LEVEL, one["reason"].strip())
+    """The pivot at the first of neighbouring supporter turns, so that the history before it ends with the seeker."""
+    turn = one["turn"]
+    while turn and dialogue.turns[turn - 1].speaker == "supporter":
+        turn -= 1
+    return PivotalTurn(dialogue.id, turn, one["before"] / LEVEL, one["after"] / LEVEL, one["reason"].strip())
 
 
 def _largest(

@@ -37,6 +37,7 @@ class Settings:
     lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
     lm_key: str = ""  # NAME of the environment variable with the endpoint's key
     lm_in_flight: int = 16  # questions at once
+    lm_orders: int = 2  # orders in which the judge sees a group; 1 hides that a model goes by the place
     lm_cache: str = "read_write"  # off, read_write or replay (no model is asked)
     lm_requests: int | None = None  # budget of one notebook: questions
     lm_money: float | None = None  # budget of one notebook: money at the prices below

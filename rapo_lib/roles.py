@@ -42,7 +42,7 @@ def make_roles(chosen: Settings, folder: Path) -> Roles:
     chat = open_chat(chosen, folder / CACHE) if "lm" in (chosen.seeker, chosen.judge) else None
     return Roles(
         seeker=LMSeeker(chat) if chosen.seeker == "lm" else AppraisalSeeker(),
-        judge=LMJudge(chat) if chosen.judge == "lm" else EmbeddedJudge(),
+        judge=LMJudge(chat, orders=chosen.lm_orders) if chosen.judge == "lm" else EmbeddedJudge(),
         chat=chat,
     )
 

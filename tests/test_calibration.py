@@ -90,7 +90,8 @@ def test_the_embedded_roles_are_the_default_and_need_no_model(tmp_path):
 
 
 def test_language_model_roles_share_one_model(tmp_path):
-    roles = make_roles(settings("smoke", {"seeker": "lm", "judge": "lm"}), tmp_path)
+    roles = make_roles(settings("smoke", {"seeker": "lm", "judge": "lm", "lm_orders": 4}), tmp_path)
+    assert roles.judge.orders == 4
     assert isinstance(roles.seeker, LMSeeker) and roles.seeker.chat is roles.judge.chat is roles.chat
     assert isinstance(roles.chat.backend, LocalModel) and roles.chat.cache.path == tmp_path / "chat.sqlite"
     given = {"judge": "lm", "lm_url": "http://localhost:1/v1", "lm": "m", "lm_key": "SOME_KEY", "lm_cache": "off"}

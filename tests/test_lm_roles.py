@@ -84,6 +84,7 @@ def test_only_supporter_turns_between_seeker_turns_count():
     talk = Dialogue("a", (Turn("supporter", "Hi"), Turn("seeker", "x"), Turn("supporter", "y"), Turn("supporter", "z"),
                           Turn("seeker", "u"), Turn("supporter", "v")))  # fmt: skip
     assert eligible(talk, range(6)) == {2, 3}
+    assert [p.turn for p in selector(naming(pivot(3))).select([talk])] == [2]  # what the seeker had heard before both
     for wrong in (0, 1, 5, 99):
         said = json.dumps({"pivots": [pivot(wrong)]})
         assert selector(lambda r, said=said: said).select([talk]) == []
