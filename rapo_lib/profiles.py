@@ -35,6 +35,18 @@ class Settings:
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 60  # held-out histories in the blind comparison
+    seeker: str = "embedded"  # or "lm", a language model
+    judge: str = "embedded"  # or "lm"
+    lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
+    lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
+    lm_key: str = ""  # NAME of the environment variable with the endpoint's key
+    lm_in_flight: int = 16  # questions at once
+    lm_orders: int = 2  # orders in which the judge sees a group; 1 hides that a model goes by the place
+    lm_cache: str = "read_write"  # off, read_write or replay (no model is asked)
+    lm_requests: int | None = None  # budget of one notebook: questions
+    lm_money: float | None = None  # budget of one notebook: money at the prices below
+    lm_price_in: float = 0.0  # per million tokens
+    lm_price_out: float = 0.0
     cell_timeout: float = 3600.0  # seconds
 
 

@@ -29,7 +29,8 @@ class Reaction:
     """What the seeker says next on hearing a reply, and how they feel then (0-100)."""
 
     text: str
-    emotion: float
+    emotion: float  # NaN if unknown
+    status: str = "ok"  # or why there is no reaction; only a language model can fail to give one
 
 
 class Seeker(Protocol):
