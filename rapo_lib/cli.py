@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce`, `rapo model`, `rapo data`."""
+"""The command line: `rapo reproduce`, `rapo model`, `rapo data`, `rapo plan`."""
 
 import argparse
 import subprocess
@@ -35,6 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
     data = verbs.add_parser("data", help="say what dialogue files hold: format, turns, strategies, what was dropped")
     data.add_argument("files", nargs="+", metavar="FILE", help="ESConv, ExTES, PPDPP, SAGE, SOTOPIA, chat JSONL ...")
     data.set_defaults(act=run_data)
+
+    plan = verbs.add_parser("plan", help="say how much memory a profile's training needs, without loading weights")
+    plan.add_argument("--profile", default="gpu", help="smoke, cpu or gpu (default)")
+    plan.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
+                      help="a setting; may be given several times")  # fmt: skip
+    plan.set_defaults(act=run_plan)
     return parser
 
 
@@ -82,6 +88,17 @@ def run_data(options: argparse.Namespace) -> None:
         print("\n\n".join(corpora.describe(path) for path in options.files))
     except (OSError, ValueError) as error:
         raise RapoError(str(error)) from None
+
+
+def run_plan(options: argparse.Namespace) -> None:
+    """`rapo plan`"""
+    import torch
+
+    from rapo_lib import plan
+    from rapo_lib.profiles import settings_from_text
+
+    chosen = settings_from_text(options.profile, dict(options.overrides))
+    print(plan.describe(chosen, plan.plan(chosen, torch.bfloat16)))
 
 
 def model_pins() -> list[str]:

@@ -81,7 +81,7 @@ class RAPOConfig(SDPOConfig):
     )
     beta: float = field(default=0.0, metadata={"help": "weight of the KL to the start"})
     kl_groups: int = field(
-        default=1, metadata={"help": "groups of a batch on which the distance from the start is measured; beta: all"}
+        default=1, metadata={"help": "groups an update on which the distance from the start is measured; with beta all"}
     )
     distillation_mode: str = field(default="topk_logits", metadata={"help": "SDPO's: student's top-k"})
     distillation_topk: int = field(default=50, metadata={"help": "k"})
@@ -289,7 +289,7 @@ class RAPOTrainer(SDPOTrainer):
         parts = self._hybrid_parts(model, picked, where, logp, inputs)
         if self.args.beta > 0:
             parts["kl_to_start"] = (self.args.beta, self._kl_to_start(model, logp, inputs))
-        elif self.args.kl_groups > 0:
+        elif self.args.kl_groups > 0 and self._step % self.args.gradient_accumulation_steps == 0:
             with torch.no_grad():
                 self._note("rapo/kl_to_start", self._kl_to_start(model, logp, inputs))
         for name, (_, value) in parts.items():
@@ -403,7 +403,7 @@ class RAPOTrainer(SDPOTrainer):
             self._save_scaler(str(building))
             self._save_rng_state(str(building))
             if self.args.should_save:
-                (building / TRAINING_ARGS_NAME).unlink()  # a pickle that nothing reads
+                (building / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
                 self.state.save_to_json(str(building / TRAINER_STATE_NAME))
                 checkpoints.save_rest(building, *self._rest())
         if self.args.should_save:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import transformers
+from bitsandbytes.nn import Linear4bit
 from peft import LoraConfig, PeftModel
 from peft.tuners.lora import LoraLayer
 from transformers import (
@@ -152,6 +153,8 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(_source(name), dtype=dtype, **options)
     except (OSError, ValueError) as error:
         raise RapoError(f"cannot load the model {name!r}: {_first_line(error)}") from None
+    if options:
+        keep_differentiable(model)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return (model if options else model.to(device())).eval(), tokenizer
 
@@ -161,6 +164,17 @@ def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
+
+
+def keep_differentiable(model: PreTrainedModel) -> None:
+    """Keep bitsandbytes from packing 4-bit weights for a CPU's bfloat16 unit, which it does in eval mode, for good.
+
+    The packed product passes no gradient on (torch only warns): after the first sampling every LoRA gradient below
+    would lack its part, and all products round to bfloat16, in a float32 model too.
+    """
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            module.support_avx512bf16_for_cpu = False
 
 
 def lora_config(rank: int = 16, alpha: int = 32) -> LoraConfig:

@@ -1,9 +1,11 @@
 """The settings of a run, and the three profiles that fix them; every value can be overridden by name."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
+from rapo_lib.parameters import convert
 from rapo_lib.runs import RapoError
 
 
@@ -100,3 +102,15 @@ def settings(profile: str, overrides: dict[str, Any] | None = None) -> Settings:
             raise RapoError(f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     chosen = {name: value for name, value in (overrides or {}).items() if value is not None}
     return Settings(**{**PROFILES[profile], **chosen})
+
+
+def settings_from_text(profile: str, overrides: Mapping[str, str]) -> Settings:
+    """`settings`, with values as the command line has them."""
+    kinds = {f.name: f.type for f in fields(Settings)}
+    values = {}
+    for name, text in overrides.items():
+        try:
+            values[name] = convert(text, getattr(kinds[name], "__name__", str(kinds[name]))) if name in kinds else text
+        except ValueError as error:
+            raise RapoError(f"setting {name!r}: {error}") from None
+    return settings(profile, values)

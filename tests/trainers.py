@@ -20,19 +20,16 @@ CRITIQUE = "Zebra crossing: name the feeling and ask one open question."
 G = 3
 
 
-def tiny(tokenizer):
+def tiny(tokenizer, **sizes):
     """Two layers, the same weights every time."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        initializer_range=0.2,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
+        **{"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32, "initializer_range": 0.2, **sizes},
     )
     return LlamaForCausalLM(config)
 
@@ -59,12 +56,12 @@ def rows():
     return [training_row(p, [Turn("seeker", p.opening[: 30 + 10 * i])]) for i, p in enumerate(people)]
 
 
-def make(tokenizer, tmp_path, feedback=None, fluency=None, **options):
+def make(tokenizer, tmp_path, feedback=None, fluency=None, model=None, **options):
     """The trainer on the tiny model; two groups of G a step."""
     settings = {"max_steps": 2, "per_device_train_batch_size": 2 * G, "num_generations": G, "max_completion_length": 6,
                 "learning_rate": 0.1, "warmup_steps": 0, "bf16": False, "seed": 3, **options}  # fmt: skip
     return RAPOTrainer(
-        tiny(tokenizer),
+        model or tiny(tokenizer),
         feedback or Scripted(),
         args=RAPOConfig(output_dir=str(tmp_path), **settings),
         train_dataset=Dataset.from_list(rows()),
