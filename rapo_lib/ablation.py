@@ -182,15 +182,12 @@ def _last_state(going: Path, size: int) -> tuple[Path | None, list[Rollout]]:
 def _config(arm: Arm, chosen: Settings, folder: str, seed: int) -> Any:
     from rapo_lib.hybrid import RAPOConfig
 
-    at_once = chosen.micro_groups or chosen.groups
-    if chosen.groups % at_once:
-        raise RapoError(f"micro_groups={at_once} does not divide groups={chosen.groups}")
     return RAPOConfig(
         output_dir=folder,
         seed=seed,
         max_steps=chosen.steps,
-        per_device_train_batch_size=chosen.group * at_once,
-        gradient_accumulation_steps=chosen.groups // at_once,
+        per_device_train_batch_size=chosen.group * chosen.groups_at_once,
+        gradient_accumulation_steps=chosen.groups // chosen.groups_at_once,
         gradient_checkpointing=chosen.gradient_checkpointing,
         num_generations=chosen.group,
         max_completion_length=chosen.reply_tokens,

@@ -26,7 +26,7 @@ class Settings:
     histories: int = 96  # pivotal histories that 02 keeps
     group: int = 4  # G, replies a group
     groups: int = 8  # groups a step
-    micro_groups: int | None = 4  # groups in memory at once; None: all of a step. The update is the same
+    micro_groups: int = 4  # groups in memory at once, at most; the update is the same
     gradient_checkpointing: bool = False  # less memory, about a third more time
     steps: int = 24  # updates an arm
     save_steps: int = 4  # updates between checkpoints, 0: none; an interrupted arm goes on from the last
@@ -51,6 +51,12 @@ class Settings:
     lm_price_out: float = 0.0
     cell_timeout: float = 3600.0  # seconds
 
+    @property
+    def groups_at_once(self) -> int:
+        """The groups of a micro-batch: the largest divisor of `groups` up to `micro_groups`."""
+        most = max(1, min(self.micro_groups, self.groups))
+        return next(size for size in range(most, 0, -1) if self.groups % size == 0)
+
 
 PROFILES: dict[str, dict[str, Any]] = {
     "smoke": {
@@ -61,7 +67,6 @@ PROFILES: dict[str, dict[str, Any]] = {
         "histories": 6,
         "group": 4,
         "groups": 1,
-        "micro_groups": None,
         "steps": 2,
         "reply_tokens": 16,
         "eval_profiles": 4,

@@ -132,10 +132,9 @@ def test_what_another_training_left_is_not_gone_on_from(tiny_model, tmp_path):
     )
 
 
-def test_settings_that_do_not_fit_are_one_clear_line():
+def test_an_update_is_cut_into_micro_batches_of_whole_groups():
     from rapo_lib.ablation import _config
 
-    with pytest.raises(RapoError, match="micro_groups=3 does not divide groups=4"):
-        _config(ARMS["full"], settings("cpu", {"micro_groups": 3}), "x", 0)
-    fitted = _config(ARMS["full"], settings("gpu"), "x", 0)
-    assert (fitted.per_device_train_batch_size, fitted.gradient_accumulation_steps) == (8, 8)
+    for groups, most, wanted in ((8, 4, (16, 2)), (6, 4, (12, 2)), (7, 4, (4, 7)), (1, 4, (4, 1)), (4, 9, (16, 1))):
+        fitted = _config(ARMS["full"], settings("cpu", {"groups": groups, "micro_groups": most}), "x", 0)
+        assert (fitted.per_device_train_batch_size, fitted.gradient_accumulation_steps) == wanted
