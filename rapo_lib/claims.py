@@ -50,7 +50,7 @@ class Claim:
         ):
             if value not in known:
                 raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
-        if not self.smallest > 0:
+        if not isinstance(self.smallest, int | float) or not self.smallest > 0:
             raise ValueError(f"smallest must be more than 0, not {self.smallest!r}")
 
 
@@ -74,6 +74,10 @@ class Claims:
     success_turns: int
     claims: tuple[Claim, ...]
     not_testable: tuple[OutOfReach, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.level, float) or not 0 < self.level < 1:
+            raise ValueError(f"level must lie between 0 and 1, not {self.level!r}")
 
     @property
     def hash(self) -> str:
@@ -110,7 +114,7 @@ def read_claims(path: Path) -> Claims:
         raise RapoError(f"cannot read the claims in {path}: {error}") from None
     try:
         return _claims(record)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise RapoError(f"{path}: {error}") from None
 
 
@@ -124,7 +128,8 @@ def _claims(record: Any) -> Claims:
     ids = [entry.id for entry in (*claims, *beyond)]
     if repeated := sorted({name for name in ids if ids.count(name) > 1}):
         raise ValueError(f"id {repeated[0]!r} is used twice")
-    return Claims(**{**parts, "seekers": tuple(record["seekers"]), "claims": claims, "not_testable": beyond})
+    seekers = tuple(_listed(record["seekers"], "seekers"))
+    return Claims(**{**parts, "seekers": seekers, "claims": claims, "not_testable": beyond})
 
 
 def _listed(value: Any, name: str) -> list[Any]:
@@ -134,10 +139,11 @@ def _listed(value: Any, name: str) -> list[Any]:
 
 
 def _build(kind: type[T], record: Any, where: str) -> T:
+    values = _checked(kind, record, where)
     try:
-        return kind(**_checked(kind, record, where))
+        return kind(**values)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}" if not str(error).startswith(where) else str(error)) from None
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _checked(kind: type, record: Any, where: str) -> dict[str, Any]:

@@ -6,8 +6,9 @@ people (or contrast pairs, or any other unit). Two variances count, and the inte
     d_sp = mu + a_s + b_p + e_sp,   Var(mean) = var_a / S + var_b / P + var_e / (S P)
 
 estimated from the mean squares of the two-way layout without replication (negative components are set to zero), with
-Student's t at Satterthwaite's degrees of freedom. Chosen by simulated coverage among four such intervals (ours); with
-both variances at work it covers 93 to 97 % for 3 or 6 seeds by 16 to 40 people, where both are small it is too wide (99 %). A t interval over seeds alone covers 69 to 95 % there, a percentile bootstrap of three seeds 73 %.
+Student's t at Satterthwaite's degrees of freedom. Chosen by simulated coverage among several such intervals (ours):
+with both variances at work it covers 93 to 97 % for 3 or 6 seeds by 16 to 40 people; where both are small it is too
+wide (up to 99 %). A t interval over seeds alone covers 69 to 95 % there, a percentile bootstrap of three seeds 73 %.
 """
 
 import math
