@@ -6,8 +6,8 @@ their order, the seeds and the number of tokens, so differences between them com
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,40 +16,23 @@ import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rapo_lib.arms import ARMS, LABELS, WARM, Arm
+from rapo_lib.controls import controlled_feedback, controlled_judge
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
-from rapo_lib.feedback import Judge
+from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.models import load_adapter, load_model, lora_config
+from rapo_lib.oracle_fitted import OracleFittedJudge, fit_judge
+from rapo_lib.preference import judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import Settings
-from rapo_lib.runs import RapoError, atomic_folder, plain, write_csv, write_json, write_jsonl
+from rapo_lib.runs import RapoError, atomic_folder, plain, seed_for, write_csv, write_json, write_jsonl
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
-from rapo_lib.simulation import Rollout, SimulatedFeedback, training_row
+from rapo_lib.simulation import Feedback, Rollout, SimulatedFeedback, training_row
 from rapo_lib.warmstart import WarmStartConfig, warm_start
 
+__all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `arms`, and looked for here
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One row of the ablation."""
-
-    name: str
-    label: str
-    reactions: bool = True  # False: the judge sees replies only (without user-reaction modelling)
-    weight: float | None = None  # None: the run's w
-
-
-ARMS = {
-    arm.name: arm
-    for arm in (
-        Arm(name="full", label="full RAPO"),
-        Arm(name="without_reactions", label="without reactions (URM)", reactions=False),
-        Arm(name="without_distillation", label="without self-distillation (SD)", weight=0.0),
-    )
-}
-WARM = "warm_start"
-LABELS = {WARM: "warm start"} | {name: arm.label for name, arm in ARMS.items()}
 
 
 def start_model(chosen: Settings) -> str:
@@ -81,6 +64,29 @@ def training_rows(
 # ------------------------------------------------------------------------------------------ training
 
 
+def arm_settings(arm: Arm, chosen: Settings) -> Settings:
+    """The run's settings with what the arm changes in them."""
+    return replace(chosen, **arm.overrides)
+
+
+def arm_feedback(
+    arm: Arm,
+    seeker: Seeker,
+    judge: Judge,
+    people: Mapping[str, SeekerProfile],
+    seed: int,
+    watch: Callable[[Rollout], None] | None = None,
+) -> Feedback:
+    """What the arm's trainer asks: seeker and judge, joined and wrapped as the arm says.
+
+    `judge` is the run's, or the fitted one for an arm that is judged by it. Rollouts keep what the judge wrote, also
+    where a control hands something else to the trainer.
+    """
+    heard = RubricJudge() if arm.judge == "rubric" else controlled_judge(arm.control, judge, seed)
+    feedback = SimulatedFeedback(seeker, heard, people, reactions=arm.reactions, seed=seed, watch=watch)
+    return controlled_feedback(arm.control, feedback, seed)
+
+
 def train_arm(
     arm: Arm,
     chosen: Settings,
@@ -98,30 +104,54 @@ def train_arm(
 
     if not histories:
         raise RapoError("no history to train on; 02_turn_selection selected none")
-    start = start_model(chosen)
-    model, tokenizer = load_model(start, quantization=chosen.quantization)
+    chosen = arm_settings(arm, chosen)
+    model, tokenizer = load_model(start_model(chosen), quantization=chosen.quantization)
     rollouts: list[Rollout] = []
-    feedback = SimulatedFeedback(
-        seeker, judge, {p.id: p for p, _ in histories}, reactions=arm.reactions, seed=seed, watch=rollouts.append
-    )
+    if arm.judge == "oracle_fitted":
+        judge = oracle_judge(model, tokenizer, chosen, histories, seeker, seed)
+    feedback = arm_feedback(arm, seeker, judge, {p.id: p for p, _ in histories}, seed, rollouts.append)
+    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
     with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
-        trainer = RAPOTrainer(
-            model,
-            feedback,
-            args=_config(arm, chosen, scratch, seed),
-            train_dataset=Dataset.from_list(training_rows(histories, tokenizer, chosen.prompt_tokens)),
-            processing_class=tokenizer,
-            peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
-        )
-        trainer.train()
-        trainer.save_adapter(building / "adapter")
-        write_csv(building / "metrics.csv", step_metrics(trainer.state.log_history, rollouts, chosen))
+        if arm.trainer == "dpo":
+            pairs = preference_pairs(judged_start(model, tokenizer, rows, feedback, chosen, seed))
+            metrics = train_dpo(model, tokenizer, pairs, chosen, scratch, building / "adapter", seed)
+        else:
+            trainer = RAPOTrainer(
+                model,
+                feedback,
+                args=_config(chosen, scratch, seed),
+                train_dataset=Dataset.from_list(rows),
+                processing_class=tokenizer,
+                peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
+            )
+            trainer.train()
+            trainer.save_adapter(building / "adapter")
+            metrics = step_metrics(trainer.state.log_history, rollouts, chosen)
+        write_csv(building / "metrics.csv", metrics)
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
         write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
     return folder
 
 
-def _config(arm: Arm, chosen: Settings, scratch: str, seed: int) -> Any:
+def oracle_judge(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chosen: Settings,
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    seeker: Seeker,
+    seed: int,
+) -> OracleFittedJudge:
+    """The reaction-free judge fitted on how the start's replies to the training histories really felt."""
+    felt: list[Rollout] = []
+    feedback = SimulatedFeedback(
+        seeker, RubricJudge(), {p.id: p for p, _ in histories}, reactions=False, seed=seed, watch=felt.append
+    )
+    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    judged_start(model, tokenizer, rows, feedback, chosen, seed_for(seed, "oracle"))
+    return fit_judge(felt)
+
+
+def _config(chosen: Settings, scratch: str, seed: int) -> Any:
     from rapo_lib.hybrid import RAPOConfig
 
     return RAPOConfig(
@@ -133,7 +163,7 @@ def _config(arm: Arm, chosen: Settings, scratch: str, seed: int) -> Any:
         max_completion_length=chosen.reply_tokens,
         temperature=chosen.temperature,
         learning_rate=chosen.learning_rate,
-        distillation_weight=chosen.weight if arm.weight is None else arm.weight,
+        distillation_weight=chosen.weight,
         teacher_note=chosen.teacher_note,
     )
 
