@@ -22,7 +22,7 @@ from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.models import load_adapter, load_model, lora_config
-from rapo_lib.oracle_fitted import OracleFittedJudge, fit_judge
+from rapo_lib.oracle_fitted import OracleFittedJudge, fit_judge, save_judge
 from rapo_lib.preference import judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError, atomic_folder, plain, seed_for, write_csv, write_json, write_jsonl
@@ -127,6 +127,8 @@ def train_arm(
             trainer.train()
             trainer.save_adapter(building / "adapter")
             metrics = step_metrics(trainer.state.log_history, rollouts, chosen)
+        if isinstance(judge, OracleFittedJudge):
+            save_judge(judge, building / "judge.safetensors")
         write_csv(building / "metrics.csv", metrics)
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
         write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))

@@ -7,15 +7,18 @@ with train people. When it judges, it sees replies and histories only. All choic
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from rapo_lib.critique import write_critique
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, Verdict, scores_from
 from rapo_lib.rubric import MANY_WORDS, Traits, read_replies, rubric_score, understood_before, wants_advice
-from rapo_lib.runs import RapoError
+from rapo_lib.runs import RapoError, write_bytes
 from rapo_lib.simulation import Rollout
 
 MOST = 10.0  # points an emotion moves at most in a turn: merits are predicted changes on this scale
@@ -111,6 +114,21 @@ def fit_judge(rollouts: Sequence[Rollout]) -> OracleFittedJudge:
     weights = vt.T @ (s / (s**2 + best) * (u.T @ y))
     explained = 1 - errors[best] / max(float((y**2).mean()), 1e-12)
     return OracleFittedJudge(weights, centre, scale, float(change.mean()), len(rollouts), explained)
+
+
+def save_judge(judge: OracleFittedJudge, path: Path) -> Path:
+    """Write a fitted judge as safetensors."""
+    return write_bytes(path, save({name: np.asarray(value, dtype=np.float64) for name, value in asdict(judge).items()}))
+
+
+def load_judge(path: Path) -> OracleFittedJudge:
+    """The inverse of `save_judge`; a missing or damaged file is a RapoError."""
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RapoError(f"cannot read the fitted judge {path}: {error}") from None
+    single = {"mean": float(found["mean"]), "rollouts": int(found["rollouts"]), "explained": float(found["explained"])}
+    return OracleFittedJudge(**{**found, **single})
 
 
 def _scale(x: np.ndarray) -> np.ndarray:

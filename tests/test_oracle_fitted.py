@@ -8,7 +8,7 @@ import pytest
 
 from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.feedback import CandidateGroup
-from rapo_lib.oracle_fitted import _left_out, fit_judge
+from rapo_lib.oracle_fitted import _left_out, fit_judge, load_judge, save_judge
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import Rollout
 
@@ -87,3 +87,13 @@ def test_leaving_a_person_out_equals_fitting_without_them():
         missed += list(y[~kept] - design[~kept] @ w)
     u, s, _ = np.linalg.svd(x, full_matrices=False)
     assert _left_out(u, s, y, people, penalty) == pytest.approx(np.mean(np.square(missed)))
+
+
+def test_it_is_kept_and_comes_back_the_same(tmp_path):
+    judge = fit_judge(rollouts())
+    back = load_judge(save_judge(judge, tmp_path / "judge.safetensors"))
+    assert back.compare_batch([GROUP]) == judge.compare_batch([GROUP])
+    assert (back.rollouts, back.explained, back.mean) == (judge.rollouts, judge.explained, judge.mean)
+    (tmp_path / "judge.safetensors").write_bytes(b"no")
+    with pytest.raises(RapoError, match="cannot read the fitted judge"):
+        load_judge(tmp_path / "judge.safetensors")
