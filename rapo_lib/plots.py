@@ -1,5 +1,7 @@
-"""Figures: tidy tables in, axes out. Nothing is computed here but the mean and interval of a drawn line."""
+"""Figures: tidy tables in, axes out. Nothing is computed here; bands and intervals come with the table."""
 
+import html
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,19 +10,31 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from rapo_lib.arms import ARMS, FULL, LABELS, WARM
 from rapo_lib.runs import Stage, write_csv, write_json
-from rapo_lib.stats import Interval
+from rapo_lib.stats import Interval, bands
 
 STYLE = Path(__file__).with_name("rapo.mplstyle")
-COLOURS = {  # colour-blind safe (Okabe-Ito), one colour per arm everywhere
-    "warm_start": "#7f7f7f",
+COLOURS = {  # one colour per arm everywhere; those drawn together are told apart without red-green vision (a test)
+    "warm_start": "#555555",
     "full": "#0072B2",
     "without_reactions": "#D55E00",
     "without_distillation": "#009E73",
+    "grpo_rubric": "#CC79A7",
+    "random_turns": "#E69F00",
+    "verbal_only": "#56B4E9",
+    "oracle_judge": "#5B3A1A",
+    "dpo": "#000000",
+    "critiques_in_group": "#332288",
+    "critiques_across": "#AA4466",
+    "critique_constant": "#999933",
+    "critique_reply_only": "#44AA99",
+    "reactions_shuffled": "#DDAA77",
 }
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
+MARKERS = ("o", "s", "D")  # own judge or first seeker, second, third
 
 
 def use_style() -> None:
@@ -38,30 +52,168 @@ def save_figure(figure: Figure, stage: Stage, name: str, data: pd.DataFrame, cap
     return figure
 
 
+# ----------------------------------------------------------------------------------------- curves
+
+
+def draw_curves(
+    ax: Axes,
+    table: pd.DataFrame,
+    x: str,
+    labels: Mapping[str, str] = LABELS,
+    colours: Mapping[str, str] = COLOURS,
+    by: str = "arm",
+) -> None:
+    """One line per value of `by`, labelled at its end, with a band where bounds are; columns by, x, mean, low, high."""
+    for name, rows in table.groupby(by, sort=False):
+        ax.plot(rows[x], rows["mean"], color=colours[name])
+        ax.fill_between(rows[x], rows.low, rows.high, color=colours[name], alpha=0.12, linewidth=0)
+    _finish_curves(ax, table, x, labels, colours, by)
+
+
+def _finish_curves(
+    ax: Axes, table: pd.DataFrame, x: str, labels: Mapping[str, str], colours: Mapping[str, str], by: str
+) -> None:
+    ax.margins(x=0.02)
+    last = table.groupby(by, sort=False).tail(1)
+    label_ends(ax, table[x].max(), dict(zip(last[by], last["mean"], strict=True)), labels, colours)
+    if pd.api.types.is_integer_dtype(table[x]):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel(x)
+
+
 def draw_trajectories(ax: Axes, table: pd.DataFrame, labels: Mapping[str, str], colours: Mapping[str, str]) -> None:
-    """Emotion by turn, one line per value of column `arm`; bands are 1.96 standard errors over people."""
+    """Emotion by turn for each value of column `arm`, with the 95 % interval over people, and seeds where there are."""
+    draw_curves(ax, bands(table, "emotion", "turn"), "turn", labels, colours)
+    ax.set_ylabel("emotion (0-100)")
+
+
+def draw_rates(ax: Axes, table: pd.DataFrame, what: str, x: str = "turn") -> None:
+    """A share of replies or people by `x` for each arm, lines only: bands of shares would hide all else."""
     for name, rows in table.groupby("arm", sort=False):
-        by_turn = rows.groupby("turn").emotion
-        mean, half = by_turn.mean(), 1.96 * by_turn.sem()
-        ax.plot(mean.index, mean, color=colours[name])
-        ax.fill_between(mean.index, mean - half, mean + half, color=colours[name], alpha=0.15, linewidth=0)
-    ends = {name: rows[rows.turn == rows.turn.max()].emotion.mean() for name, rows in table.groupby("arm", sort=False)}
-    label_ends(ax, table.turn.max(), ends, labels, colours)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set(xlabel="turn", ylabel="emotion (0-100)")
+        ax.plot(rows[x], rows["mean"], "o-", color=COLOURS[name], markersize=4)
+    ax.set_ylim(0, max(1.1 * table["mean"].max(), 0.05))
+    _finish_curves(ax, table, x, LABELS, COLOURS, "arm")
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set_ylabel(what)
+
+
+def draw_panels(table: pd.DataFrame, arms: Sequence[str], x: str, what: str, columns: int = 3) -> Figure:
+    """A panel per arm, the arm in its colour against full RAPO and the start: for more arms than one panel can hold."""
+    rows = math.ceil(len(arms) / columns)
+    size = (3.1 * columns, 2.4 * rows + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    for ax, arm in zip(axes.flat, arms, strict=False):
+        for name, width in ((WARM, 1.2), (FULL, 1.2), (arm, 2.4)):
+            part = table[table.arm == name]
+            ax.plot(part[x], part["mean"], color=COLOURS[name], linewidth=width, label=LABELS[name])
+        ax.set_title(LABELS[arm], color=COLOURS[arm], fontsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ax in axes.flat[len(arms) :]:
+        ax.set_visible(False)
+    figure.legend(handles=axes.flat[0].lines[:2], loc="outside upper right", ncols=2, fontsize=8)
+    figure.supxlabel(x, fontsize=10)
+    figure.supylabel(what, fontsize=10)
+    return figure
 
 
 def label_ends(
     ax: Axes, x: float, ends: Mapping[str, float], labels: Mapping[str, str], colours: Mapping[str, str]
 ) -> None:
-    """Direct labels right of the lines, pushed apart where they would overlap."""
+    """Direct labels right of the lines, pushed apart where they would overlap, and tied to their lines."""
     low, high = ax.get_ylim()
-    gap, last = 0.07 * (high - low), -float("inf")
-    for name, y in sorted(ends.items(), key=lambda item: item[1]):
-        last = max(y, last + gap)
+    order = sorted((name for name in ends if not math.isnan(ends[name])), key=lambda name: ends[name])
+    for name, y in zip(order, spread([ends[n] for n in order], 0.075 * (high - low), low, high), strict=True):
         ax.annotate(
-            labels[name], (x, y), (x * 1.02 + 0.05, last), color=colours[name], va="center", annotation_clip=False
+            labels[name],
+            (x, ends[name]),
+            (x + 0.05 * (x - ax.get_xlim()[0]), y),
+            color=colours[name],
+            fontsize=9,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.7, "shrinkA": 1, "relpos": (0, 0.5)},
         )
+
+
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Ascending places at least `gap` apart, as near to the given ones as can be, within the limits."""
+    blocks: list[list[float]] = []  # runs of labels that touch, as the places they would like
+    for place in places:
+        block = [place]
+        while blocks and _first(block, gap, low, high) < _first(blocks[-1], gap, low, high) + gap * len(blocks[-1]):
+            block = blocks.pop() + block
+        blocks.append(block)
+    return [_first(block, gap, low, high) + gap * i for block in blocks for i in range(len(block))]
+
+
+def _first(block: Sequence[float], gap: float, low: float, high: float) -> float:
+    """Where a run begins: centred on the mean of its places, but inside the limits."""
+    size = gap * (len(block) - 1)
+    return max(low, min(sum(block) / len(block) - size / 2, high - size))
+
+
+# -------------------------------------------------------------------------------------- differences
+
+
+def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None) -> None:
+    """A row per arm of `results.contrasts_with`, a marker per seeker (filled: the one that trains); bars are intervals.
+
+    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point.
+    """
+    arms, seekers = list(dict.fromkeys(table.arm)), list(dict.fromkeys(table.seeker))
+    if smallest:
+        ax.axvspan(-smallest, smallest, color="0.93", zorder=0, linewidth=0, label=f"less than {smallest:g}")
+    for place in (i for i in range(1, len(arms)) if ARMS[arms[i]].tier != ARMS[arms[i - 1]].tier):
+        ax.axhline(place - 0.5, color="0.8", linewidth=0.8)
+    ax.axvline(0, color="0.4", linewidth=1)
+    for place, row in zip(_rows(table, arms, seekers), table.itertuples(), strict=True):
+        first = row.seeker == seekers[0]
+        colour, marker = COLOURS[row.arm], MARKERS[seekers.index(row.seeker)]
+        ax.plot([row.low, row.high], [place, place], color=colour, linewidth=2 if first else 1.2, zorder=2)
+        ax.plot(row.mean, place, marker, color=colour, markerfacecolor=colour if first else "white", zorder=3)
+    ax.set_yticks(range(len(arms)), [LABELS[arm] for arm in arms])
+    for label, arm in zip(ax.get_yticklabels(), arms, strict=True):
+        label.set_color(COLOURS[arm])
+    ax.set_ylim(len(arms) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel(unit)
+    _seeker_legend(ax, seekers)
+
+
+def _rows(table: pd.DataFrame, arms: Sequence[str], seekers: Sequence[str]) -> list[float]:
+    """Where each row lies: the seekers of an arm beside each other."""
+    step = 0.3
+    return [
+        arms.index(row.arm) + step * (seekers.index(row.seeker) - (len(seekers) - 1) / 2) for row in table.itertuples()
+    ]
+
+
+def _seeker_legend(ax: Axes, seekers: Sequence[str]) -> None:
+    for i, name in enumerate(seekers):
+        ax.plot([], [], MARKERS[i], color="0.3", markerfacecolor="0.3" if i == 0 else "white", label=f"{name} seeker")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+
+
+def draw_over_optimisation(ax: Axes, table: pd.DataFrame) -> None:
+    """Win rate over the start against the distance from it, for few arms; `table` is `results.over_optimisation`.
+
+    Filled: what the arm's own judge says. Open: how people felt. The line between them is the self-deception.
+    """
+    who = list(dict.fromkeys(table.who))
+    ax.axhline(0.5, color="0.4", linewidth=1)
+    for _, cell in table.groupby(["arm", "seed"], sort=False):
+        colour = COLOURS[cell.arm.iloc[0]]
+        ax.plot(cell.kl, cell.win, color=colour, linewidth=1, alpha=0.7)
+        for row in cell.itertuples():
+            i = who.index(row.who)
+            ax.plot(row.kl, row.win, MARKERS[i], color=colour, markerfacecolor=colour if i == 0 else "white")
+    for i, name in enumerate(who):
+        ax.plot([], [], MARKERS[i], color="0.3", markerfacecolor="0.3" if i == 0 else "white", label=name)
+    ax.margins(x=0.08, y=0.12)
+    _label_tops(ax, table)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set(xlabel="distance from the start (KL, nats a token)", ylabel="wins over the start")
 
 
 def draw_forest(
@@ -89,3 +241,42 @@ def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: M
     ax.legend(handles, [labels[n] for n in names], fontsize=8)
     ax.set(xlabel="", ylabel="share of replies")
     ax.set_xticks(range(len(columns)), [c.replace("_", "\n") for c in columns])
+
+
+def _label_tops(ax: Axes, table: pd.DataFrame) -> None:
+    """Each arm's name above its highest point; a name that would lie on an earlier one moves up."""
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    wide, tall = 0.3 * (right - left), 0.055 * (high - low)
+    placed: list[tuple[float, float]] = []
+    tops = table.loc[table.groupby("arm", sort=False).win.idxmax()].sort_values("win")
+    for row in tops.itertuples():
+        y = row.win + 0.6 * tall
+        while any(abs(row.kl - x) < wide and abs(y - other) < tall for x, other in placed):
+            y += 0.2 * tall
+        placed.append((row.kl, y))
+        ax.annotate(LABELS[row.arm], (row.kl, y), color=COLOURS[row.arm], fontsize=8, ha="center", va="bottom")
+    ax.set_ylim(low, max(high, max(y for _, y in placed) + 1.5 * tall))
+
+
+# ------------------------------------------------------------------------------------------- samples
+
+
+def samples_html(table: pd.DataFrame, labels: Mapping[str, str] = LABELS, colours: Mapping[str, str] = COLOURS) -> str:
+    """What each arm replied to the same histories, side by side, escaped; `table` is `results.same_history`."""
+    arms = [name for name in table.columns if name not in ("profile", "said", "start", WARM)]
+    shown = {"start": WARM, **{name: name for name in arms}}
+    head = "".join(
+        f'<th style="border-bottom:3px solid {colours[arm]}">{html.escape(labels[arm])}</th>' for arm in shown.values()
+    )
+    body = "".join(
+        f"<tr><td><i>{_cell(row['said'])}</i></td>{''.join(f'<td>{_cell(row[name])}</td>' for name in shown)}</tr>\n"
+        for row in table.to_dict("records")
+    )
+    return (
+        '<table style="text-align:left;vertical-align:top;font-size:90%">\n'
+        f"<thead><tr><th>the seeker said</th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    )
+
+
+def _cell(text: object) -> str:
+    return html.escape(text) if isinstance(text, str) and text else "&mdash;"

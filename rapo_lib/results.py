@@ -26,6 +26,7 @@ OF_REPLIES = (
     "suggestion", "premature", "question", "open_question", "reflection", "stock", "repetition", "words", "fluency",
 )  # fmt: skip
 MAIN = ("gained", "success", "suggestion", "premature", "self_deception", "responsiveness")  # in the contrasts
+POWER = ["claim", "seed", "unit", "rest", "seeds", "people", "detectable", "smallest"]  # variances, sizes, effects
 WHOLE = "all"  # the unit of a measure of a whole cell
 
 
@@ -121,7 +122,8 @@ def contrasts_with(long: pd.DataFrame, reference: str = FULL, metrics: Sequence[
                     tiers = {ARMS[arm].tier, ARMS[reference].tier}
                     point = bool(tiers & {"exploratory", "control"})
                     rows.append(_row(metric, arm, reference, seeker, interval, point))
-    return pd.DataFrame(rows)
+    columns = ["metric", "arm", "reference", "seeker", "tier", "mean", "low", "high", "n", "seeds"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _row(metric: str, arm: str, reference: str, seeker: str, i: Interval, point: bool) -> dict[str, Any]:
@@ -167,7 +169,7 @@ def power(long: pd.DataFrame, claims: Claims, seeds: Sequence[int], people: Sequ
             for n in people:
                 size = {"seeds": s, "people": n, "detectable": detectable(found, s, n), "smallest": claim.smallest}
                 rows.append({"claim": claim.id, **asdict(found), **size})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=POWER)
 
 
 # ---------------------------------------------------------------------------------------- for figures

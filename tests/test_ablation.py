@@ -1,12 +1,12 @@
 """Settings, arms and the tables between notebooks."""
 
 import json
+from dataclasses import asdict
 
 import pandas as pd
 import pytest
 
-from rapo_lib.ablation import ARMS, LABELS, gather, people, read_pairs, step_metrics
-from rapo_lib.plots import COLOURS
+from rapo_lib.ablation import ARMS, arm_settings, gather, people, read_pairs, step_metrics
 from rapo_lib.profiles import PROFILES, Settings, settings
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import Rollout
@@ -35,12 +35,11 @@ def test_unknown_names_are_one_clear_line(profile, overrides, says):
         settings(profile, overrides)
 
 
-def test_arms_change_one_thing_each_and_have_their_own_colour():
-    full = ARMS["full"]
-    for name, arm in ARMS.items():
-        changed = [arm.reactions != full.reactions, arm.weight != full.weight]
-        assert sum(changed) == (0 if name == "full" else 1)
-    assert set(LABELS) == set(COLOURS) and len(set(COLOURS.values())) == len(COLOURS)
+def test_arms_share_all_that_they_do_not_name():
+    chosen = settings("cpu")
+    for arm in ARMS.values():
+        changed = {f for f, v in asdict(arm_settings(arm, chosen)).items() if v != asdict(chosen)[f]}
+        assert changed == set(arm.overrides), arm.name
 
 
 def test_splits_do_not_meet():
