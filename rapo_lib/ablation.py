@@ -28,7 +28,7 @@ from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError, atomic_folder, plain, seed_for, write_csv, write_json, write_jsonl
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
-from rapo_lib.simulation import Feedback, Rollout, SimulatedFeedback, training_row
+from rapo_lib.simulation import Feedback, Rollout, Row, SimulatedFeedback, training_row
 from rapo_lib.warmstart import WarmStartConfig, warm_start
 
 __all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `arms`, and looked for here
@@ -106,11 +106,11 @@ def train_arm(
         raise RapoError("no history to train on; 02_turn_selection selected none")
     chosen = arm_settings(arm, chosen)
     model, tokenizer = load_model(start_model(chosen), quantization=chosen.quantization)
-    rollouts: list[Rollout] = []
-    if arm.judge == "oracle_fitted":
-        judge = oracle_judge(model, tokenizer, chosen, histories, seeker, seed)
-    feedback = arm_feedback(arm, seeker, judge, {p.id: p for p, _ in histories}, seed, rollouts.append)
     rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    if arm.judge == "oracle_fitted":
+        judge = oracle_judge(model, tokenizer, rows, chosen, histories, seeker, seed)
+    rollouts: list[Rollout] = []
+    feedback = arm_feedback(arm, seeker, judge, {p.id: p for p, _ in histories}, seed, rollouts.append)
     with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
         if arm.trainer == "dpo":
             pairs = preference_pairs(judged_start(model, tokenizer, rows, feedback, chosen, seed))
@@ -138,6 +138,7 @@ def train_arm(
 def oracle_judge(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
     chosen: Settings,
     histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
     seeker: Seeker,
@@ -148,7 +149,6 @@ def oracle_judge(
     feedback = SimulatedFeedback(
         seeker, RubricJudge(), {p.id: p for p, _ in histories}, reactions=False, seed=seed, watch=felt.append
     )
-    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
     judged_start(model, tokenizer, rows, feedback, chosen, seed_for(seed, "oracle"))
     return fit_judge(felt)
 

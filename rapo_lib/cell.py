@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rapo_lib import runs
@@ -19,7 +20,7 @@ from rapo_lib.ablation import load_policy, people, read_pairs, train_arm
 from rapo_lib.arms import ARMS, Arm
 from rapo_lib.claims import shipped_claims
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, read_jsonl, turn_from_record
-from rapo_lib.divergence import divergence
+from rapo_lib.divergence import divergence, partway
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories, win_rates
 from rapo_lib.feedback import EmbeddedJudge, Judge, RubricJudge
 from rapo_lib.oracle_fitted import load_judge
@@ -30,6 +31,7 @@ from rapo_lib.seeker import AppraisalSeeker, Seeker
 from rapo_lib.selection import select
 
 SEEKERS: dict[str, Callable[[], Seeker]] = {"appraisal": AppraisalSeeker}  # the first trains; all of them measure
+SHARES = (1 / 3, 2 / 3)  # of the way from start to trained policy, where it is compared with the start too; ours
 PER_DIALOGUE = 3  # pivotal turns taken from one dialogue at most
 Pair = tuple[SeekerProfile, tuple[Turn, ...]]
 
@@ -144,6 +146,20 @@ def compared(
     return pd.concat(parts, ignore_index=True)
 
 
+def on_the_way(
+    policy: ModelPolicy, asked: Sequence[Asked], judge: Judge, seekers: Mapping[str, Seeker], hears: bool, seed: int
+) -> pd.DataFrame:
+    """`compared` for policies part of the way from the start, with columns `share` and `kl`, each reply's distance."""
+    histories, parts = [a.history for a in asked], []
+    for share in SHARES:
+        with partway(policy.model, share):
+            replies = policy(histories, seed_for(seed, "asked"))
+            moved = divergence(policy, histories, replies)
+        table = compared(asked, replies, judge, seekers, hears, seed)
+        parts.append(table.assign(share=share, kl=np.tile(moved, len(seekers))))
+    return pd.concat(parts, ignore_index=True)
+
+
 def sample_rows(asked: Sequence[Asked], replies: Sequence[str], moved: Sequence[float]) -> pd.DataFrame:
     """What was said to each asked history, before and after training, and how far it lies from the start (nats)."""
     rows = [
@@ -161,9 +177,12 @@ def measure(
     tables = played(policy, people(split, chosen.eval_profiles), seekers, chosen.turns, seed)
     histories = [a.history for a in asked]
     replies = policy(histories, seed_for(seed, "asked"))
-    tables["samples"] = sample_rows(asked, replies, divergence(policy, histories, replies))
+    moved = divergence(policy, histories, replies)
+    tables["samples"] = sample_rows(asked, replies, moved)
     if trained is not None:
-        tables["wins"] = compared(asked, replies, own_judge(arm, trained), seekers, arm.reactions, seed)
+        judge = own_judge(arm, trained)
+        tables["wins"] = compared(asked, replies, judge, seekers, arm.reactions, seed)
+        tables["way"] = on_the_way(policy, asked[::2], judge, seekers, arm.reactions, seed)
     tables["responses"] = responses(policy, contrasts()[: chosen.eval_histories], seed)
     return tables
 

@@ -1,15 +1,31 @@
-"""How far a trained policy has moved from its start, in nats a token of what it says."""
+"""How far a trained policy has moved from its start, in nats a token of what it says, and stops on the way there."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from peft import PeftModel
+from peft.tuners.lora import LoraLayer
 
 from rapo_lib.dialogue import Turn, to_messages
 from rapo_lib.evaluation import ModelPolicy
 from rapo_lib.losses import token_logp
 from rapo_lib.sampling import fit, prompt_ids
+
+
+@contextmanager
+def partway(model: torch.nn.Module, share: float) -> Iterator[None]:
+    """Inside, the adapter counts by this share: 0 is the start, 1 the trained policy, a straight line between."""
+    layers = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    scales = [dict(layer.scaling) for layer in layers]
+    try:
+        for layer, scale in zip(layers, scales, strict=True):
+            layer.scaling = {name: share * value for name, value in scale.items()}
+        yield
+    finally:
+        for layer, scale in zip(layers, scales, strict=True):
+            layer.scaling = scale
 
 
 @torch.inference_mode()

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rapo_lib.arms import ARMS, FULL, LABELS, WARM
 from rapo_lib.runs import Stage, write_csv, write_json
-from rapo_lib.stats import Interval, bands
+from rapo_lib.stats import bands
 
 STYLE = Path(__file__).with_name("rapo.mplstyle")
 COLOURS = {  # one colour per arm everywhere; those drawn together are told apart without red-green vision (a test)
@@ -194,68 +193,32 @@ def _seeker_legend(ax: Axes, seekers: Sequence[str]) -> None:
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
 
 
-def draw_over_optimisation(ax: Axes, table: pd.DataFrame) -> None:
-    """Win rate over the start against the distance from it, for few arms; `table` is `results.over_optimisation`.
+def draw_over_optimisation(table: pd.DataFrame, arms: Sequence[str], columns: int = 2) -> Figure:
+    """Win rate over the start against the distance from it, a panel per arm; `table` is `results.over_optimisation`.
 
-    Filled: what the arm's own judge says. Open: how people felt. The line between them is the self-deception.
+    In colour what the arm's own judge says, in dark what people feel: where they part, the judge is over-optimised.
     """
+    rows = math.ceil(len(arms) / columns)
+    size = (3.9 * columns, 2.5 * rows + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
     who = list(dict.fromkeys(table.who))
-    ax.axhline(0.5, color="0.4", linewidth=1)
-    for _, cell in table.groupby(["arm", "seed"], sort=False):
-        colour = COLOURS[cell.arm.iloc[0]]
-        ax.plot(cell.kl, cell.win, color=colour, linewidth=1, alpha=0.7)
-        for row in cell.itertuples():
-            i = who.index(row.who)
-            ax.plot(row.kl, row.win, MARKERS[i], color=colour, markerfacecolor=colour if i == 0 else "white")
-    for i, name in enumerate(who):
-        ax.plot([], [], MARKERS[i], color="0.3", markerfacecolor="0.3" if i == 0 else "white", label=name)
-    ax.margins(x=0.08, y=0.12)
-    _label_tops(ax, table)
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set(xlabel="distance from the start (KL, nats a token)", ylabel="wins over the start")
-
-
-def draw_forest(
-    ax: Axes, intervals: Mapping[str, Interval], labels: Mapping[str, str], unit: str, at: float = 0.0
-) -> None:
-    """One row per contrast: the mean difference and its 95 % interval, with a line at no difference."""
-    names = list(intervals)
-    for row, name in enumerate(names):
-        i = intervals[name]
-        colour = COLOURS.get(name, BLUE)
-        ax.plot([i.low, i.high], [row, row], color=colour)
-        ax.plot(i.mean, row, "o", color=colour)
-    ax.axvline(at, color="0.4", linewidth=1, linestyle="--")
-    ax.set_yticks(range(len(names)), [f"{labels[n]} (n = {intervals[n].n})" for n in names])
-    ax.invert_yaxis()
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(unit)
-
-
-def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: Mapping[str, str]) -> None:
-    """Share of replies with each property, bars grouped by arm; `table` has a row per arm."""
-    long = table.melt(id_vars="arm", value_vars=list(columns), var_name="what", value_name="share")
-    sns.barplot(long, x="what", y="share", hue="arm", palette=COLOURS, ax=ax)
-    handles, names = ax.get_legend_handles_labels()
-    ax.legend(handles, [labels[n] for n in names], fontsize=8)
-    ax.set(xlabel="", ylabel="share of replies")
-    ax.set_xticks(range(len(columns)), [c.replace("_", "\n") for c in columns])
-
-
-def _label_tops(ax: Axes, table: pd.DataFrame) -> None:
-    """Each arm's name above its highest point; a name that would lie on an earlier one moves up."""
-    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-    wide, tall = 0.3 * (right - left), 0.055 * (high - low)
-    placed: list[tuple[float, float]] = []
-    tops = table.loc[table.groupby("arm", sort=False).win.idxmax()].sort_values("win")
-    for row in tops.itertuples():
-        y = row.win + 0.6 * tall
-        while any(abs(row.kl - x) < wide and abs(y - other) < tall for x, other in placed):
-            y += 0.2 * tall
-        placed.append((row.kl, y))
-        ax.annotate(LABELS[row.arm], (row.kl, y), color=COLOURS[row.arm], fontsize=8, ha="center", va="bottom")
-    ax.set_ylim(low, max(high, max(y for _, y in placed) + 1.5 * tall))
+    looks = dict(zip(who, (("-", "o"), ("-", "s"), ("--", "D"), (":", "^")), strict=False))
+    for ax, arm in zip(axes.flat, arms, strict=False):
+        ax.axhline(0.5, color="0.6", linewidth=0.8)
+        for name, (line, marker) in looks.items():
+            part = table[(table.arm == arm) & (table.who == name)]
+            own = name == who[0]
+            colour = COLOURS[arm] if own else "0.25"
+            style = {"marker": marker, "markerfacecolor": colour if own else "white", "markersize": 5}
+            ax.plot(part.kl, part.win, line, color=colour, linewidth=2 if own else 1.3, label=name, **style)
+        ax.set_title(LABELS[arm], color=COLOURS[arm], fontsize=9)
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for ax in axes.flat[len(arms) :]:
+        ax.set_visible(False)
+    figure.legend(handles=axes.flat[0].lines[1:], loc="outside upper right", ncols=len(who), fontsize=8)
+    figure.supxlabel("distance from the start (KL, nats a token)", fontsize=10)
+    figure.supylabel("wins over the start", fontsize=10)
+    return figure
 
 
 # ------------------------------------------------------------------------------------------- samples

@@ -10,10 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rapo_lib import runs
-from rapo_lib.arms import ARMS, FULL, LABELS, WARM
+from rapo_lib.arms import ARMS, FULL, LABELS
 from rapo_lib.claims import Claims, Decision, decide, shipped_claims
 from rapo_lib.evaluation import distinct, self_deception, success_at
 from rapo_lib.grid import belong_together, finished_cells
@@ -27,6 +28,7 @@ OF_REPLIES = (
 )  # fmt: skip
 MAIN = ("gained", "success", "suggestion", "premature", "self_deception", "responsiveness")  # in the contrasts
 POWER = ["claim", "seed", "unit", "rest", "seeds", "people", "detectable", "smallest"]  # variances, sizes, effects
+TEXTS = ("replies", "samples", "responses")  # tables in which "None" and "NA" are words
 WHOLE = "all"  # the unit of a measure of a whole cell
 
 
@@ -45,7 +47,7 @@ def load_cells(folder: Path) -> list[Path]:
 def table_of(cells: Sequence[Path], name: str) -> pd.DataFrame:
     """The table `name` of all cells that have it, with arm and seed first."""
     parts = [
-        pd.read_csv(place / f"{name}.csv", keep_default_na=name != "samples").assign(
+        pd.read_csv(place / f"{name}.csv", keep_default_na=name not in TEXTS).assign(
             arm=place.parent.name, seed=int(place.name.removeprefix("seed-"))
         )
         for place in cells
@@ -83,7 +85,7 @@ def _long(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
 
 
 def _distinct(replies: pd.DataFrame) -> pd.DataFrame:
-    said = replies.assign(reply=replies.reply.fillna("")).groupby(["arm", "seed", "seeker"], sort=False).reply
+    said = replies.groupby(["arm", "seed", "seeker"], sort=False).reply
     table = said.apply(lambda texts: distinct(list(texts))).rename("value").reset_index()
     return table.assign(metric="distinct_2", unit=WHOLE)
 
@@ -187,16 +189,48 @@ def rate_by_turn(cells: Sequence[Path], column: str, seeker: str) -> pd.DataFram
     return bands(table[table.seeker == seeker].astype({column: float}), column, "turn")
 
 
-def over_optimisation(long: pd.DataFrame) -> pd.DataFrame:
-    """By arm and seed: distance from the start (nats a token), and win rates over it by own judge and by truth."""
-    means = long.groupby(["arm", "seed", "seeker", "metric"]).value.mean().unstack("metric").reset_index()
-    if "win" not in means:
-        return pd.DataFrame(columns=["arm", "seed", "kl", "who", "win"])
-    trained = means[means.arm != WARM]
-    first = sorted(set(trained.seeker))[0]
-    own = trained[trained.seeker == first].assign(who="own judge")[["arm", "seed", "kl", "who", "win"]]
-    truth = trained.assign(who="truth, " + trained.seeker, win=trained.true_win)[["arm", "seed", "kl", "who", "win"]]
-    return pd.concat([own, truth], ignore_index=True)
+def way(cells: Sequence[Path]) -> pd.DataFrame:
+    """From the start to each trained policy: arm, seed, seeker, share of the way, kl, win (own judge), true_win.
+
+    The first stop is the start itself: no distance, and half of the wins against itself.
+    """
+    between, wins, samples = (table_of(cells, name) for name in ("way", "wins", "samples"))
+    keys, values = ["arm", "seed", "seeker", "share"], ["kl", "win", "true_win"]
+    if wins.empty:
+        return pd.DataFrame(columns=[*keys, *values])
+    kl = pd.to_numeric(samples.kl, errors="coerce").groupby([samples.arm, samples.seed]).mean().rename("kl")
+    ends = wins.groupby(["arm", "seed", "seeker"], sort=False)[["win", "true_win"]].mean().join(kl).reset_index()
+    starts = ends.assign(kl=0.0, win=0.5, true_win=0.5, share=0.0)
+    stops = between.groupby(keys, sort=False)[values].mean().reset_index()
+    every = pd.concat([starts, stops, ends.assign(share=1.0)], ignore_index=True)
+    order = {name: i for i, name in enumerate(ARMS)}
+    return every.sort_values(keys, key=lambda c: c.map(order) if c.name == "arm" else c)[[*keys, *values]]
+
+
+def over_optimisation(stops: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `way` as curves, means over seeds: arm, who (own judge, truth by seeker), share, kl, win."""
+    if stops.empty:
+        return pd.DataFrame(columns=["arm", "who", "share", "kl", "win"])
+    own = stops[stops.seeker == stops.seeker.iloc[0]].assign(who="own judge")
+    truth = stops.assign(who="truth, " + stops.seeker + " seeker", win=stops.true_win)
+    every = pd.concat([own, truth], ignore_index=True)
+    return every.groupby(["arm", "who", "share"], sort=False)[["kl", "win"]].mean().reset_index()
+
+
+def at_equal_distance(stops: pd.DataFrame) -> pd.DataFrame:
+    """True wins of every arm at the distance of the arm that moved least: arm, seed, seeker, kl, true_win.
+
+    Read off the rows of `way` by straight lines between stops; a policy that moved less than that has NaN.
+    """
+    ends = stops[stops.share == 1.0]
+    rows = []
+    if not ends.empty:
+        distance = float(ends.groupby("arm").kl.mean().min())
+        for names, part in stops.groupby(["arm", "seed", "seeker"], sort=False):
+            line = part.sort_values("kl")
+            value = np.interp(distance, line.kl, line.true_win, right=np.nan)
+            rows.append({**dict(zip(("arm", "seed", "seeker"), names, strict=True)), "kl": distance, "true_win": value})
+    return pd.DataFrame(rows, columns=["arm", "seed", "seeker", "kl", "true_win"])
 
 
 def success_by_threshold(cells: Sequence[Path]) -> pd.DataFrame:
@@ -222,7 +256,7 @@ def same_history(cells: Sequence[Path], arms: Sequence[str], count: int = 6, see
 
 
 def write_results(folder: Path) -> list[Decision]:
-    """Write results.csv, summary.csv, contrasts.csv, power.csv, claims.csv and grid.json; returns the verdicts."""
+    """Write results.csv, claims.csv and the other tables below, and grid.json; returns the verdicts."""
     cells, claims = load_cells(folder), shipped_claims()
     long = measures(cells)
     decisions = decide(claims, estimates(long, claims))
@@ -232,6 +266,8 @@ def write_results(folder: Path) -> list[Decision]:
         "contrasts": contrasts_with(long),
         "power": power(long, claims, (3, 6), (16, 40)),
         "success": success_by_threshold(cells),
+        "way": way(cells),
+        "equal_distance": at_equal_distance(way(cells)),
         "claims": claims_table(decisions, claims.seekers),
     }
     for name, table in tables.items():

@@ -6,7 +6,7 @@ from peft import get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rapo_lib.dialogue import Turn, to_messages
-from rapo_lib.divergence import divergence
+from rapo_lib.divergence import divergence, partway
 from rapo_lib.evaluation import ModelPolicy
 from rapo_lib.models import load_tokenizer, lora_config
 from rapo_lib.sampling import prompt_ids
@@ -79,3 +79,19 @@ def test_its_mean_has_the_sign_of_who_spoke(tokenizer):
 def test_a_reply_without_tokens_has_no_divergence(tokenizer):
     found = divergence(policy(tokenizer), HISTORIES, ["", "I see."])
     assert found[0] != found[0] and found[1] == found[1]
+
+
+def test_partway_is_the_start_at_0_and_the_trained_policy_at_1(tokenizer):
+    p, start = policy(tokenizer), policy(tokenizer, moved=False)
+    trained, untrained = p(HISTORIES, seed=1), start(HISTORIES, seed=1)
+    assert trained != untrained
+    with partway(p.model, 0.0):
+        assert p(HISTORIES, seed=1) == untrained
+        assert divergence(p, HISTORIES, REPLIES) == pytest.approx([0, 0], abs=1e-6)
+    with partway(p.model, 1.0):
+        assert p(HISTORIES, seed=1) == trained
+    far = abs(divergence(p, HISTORIES, REPLIES)).mean()
+    with pytest.raises(KeyError), partway(p.model, 0.5):
+        assert 0 < abs(divergence(p, HISTORIES, REPLIES)).mean() < far
+        raise KeyError
+    assert p(HISTORIES, seed=1) == trained  # as it was, also after an error

@@ -186,7 +186,7 @@ def test_what_a_cell_leaves(made):
     place = cell_folder(made.folder, "full", 0)
     assert {p.name for p in place.iterdir()} == {
         "cell.json", "metrics.csv", "trajectories.csv", "outcomes.csv", "replies.csv", "wins.csv", "responses.csv",
-        "samples.csv",
+        "samples.csv", "way.csv",
     }  # fmt: skip
     assert sum(p.stat().st_size for p in place.iterdir()) < 100_000
     record = runs.read_json(place / "cell.json")
@@ -198,6 +198,7 @@ def test_what_a_cell_leaves(made):
     assert samples.kl.abs().max() > 0  # it has moved
     start = cell_folder(made.folder, WARM, 0)
     assert not (start / "metrics.csv").exists() and not (start / "wins.csv").exists()
+    assert set(pd.read_csv(place / "way.csv").share.round(2)) == {0.33, 0.67}
     assert pd.read_csv(start / "samples.csv").kl.abs().max() == 0
 
 

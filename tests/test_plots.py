@@ -152,11 +152,15 @@ def test_contrasts_show_means_bounds_and_the_zone_that_does_not_matter(ax):
     }
 
 
-def test_over_optimisation_ties_what_a_judge_says_to_what_people_feel(ax):
-    rows = [("full", 0, 0.2, who, win) for who, win in (("own judge", 0.9), ("truth, appraisal", 0.6))]
-    draw_over_optimisation(ax, pd.DataFrame(rows, columns=["arm", "seed", "kl", "who", "win"]))
-    ties = [list(line.get_ydata()) for line in ax.lines if line.get_linewidth() == 1 and len(line.get_ydata()) == 2]
-    assert [0.9, 0.6] in ties and LABELS["full"] in {t.get_text() for t in ax.texts}
+def test_over_optimisation_shows_what_the_judge_says_and_what_people_feel():
+    rows = [("full", who, k, 0.1 * k, win) for who, end in (("own judge", 0.9), ("truth", 0.6))
+            for k, win in enumerate((0.5, (0.5 + end) / 2, end))]  # fmt: skip
+    figure = draw_over_optimisation(pd.DataFrame(rows, columns=["arm", "who", "share", "kl", "win"]), ["full"])
+    lines = figure.axes[0].lines[1:]
+    assert [list(line.get_ydata())[-1] for line in lines] == [0.9, 0.6]
+    assert to_hex(lines[0].get_color()).upper() == COLOURS["full"]
+    assert {t.get_text() for t in figure.legends[0].get_texts()} == {"own judge", "truth"}
+    plt.close(figure)
 
 
 # ------------------------------------------------------------------------------------------- samples
