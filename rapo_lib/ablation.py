@@ -22,7 +22,7 @@ from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.models import load_adapter, load_model, lora_config
-from rapo_lib.oracle_fitted import OracleFittedJudge, fit_judge, save_judge
+from rapo_lib.oracle_fitted import FIT_ON, OracleFittedJudge, fit_judge, save_judge
 from rapo_lib.preference import judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError, atomic_folder, plain, seed_for, write_csv, write_json, write_jsonl
@@ -149,7 +149,7 @@ def oracle_judge(
     feedback = SimulatedFeedback(
         seeker, RubricJudge(), {p.id: p for p, _ in histories}, reactions=False, seed=seed, watch=felt.append
     )
-    judged_start(model, tokenizer, rows, feedback, chosen, seed_for(seed, "oracle"))
+    judged_start(model, tokenizer, rows, feedback, chosen, seed_for(seed, "oracle"), fewest=FIT_ON)
     return fit_judge(felt)
 
 

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
+
+if TYPE_CHECKING:
+    from rapo_lib.grid import Failure
 
 MODELS = ROOT / "models.lock"
 
@@ -40,6 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     grid.add_argument(
         "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
     )
+    grid.add_argument("--search", metavar="RATE[,RATE]",
+                      help="first choose each arm's learning rate on dev people; later runs keep the choice")  # fmt: skip
+    grid.add_argument("--search-steps", type=int, metavar="N", help="updates in the search (default: as the grid)")
     grid.add_argument("--prepare", action="store_true", help="only make inputs/, which all cells share")
     grid.add_argument(
         "--merge", nargs="+", type=Path, metavar="DIR", help="only bring finished cells of other runs here"
@@ -80,26 +87,15 @@ def run_reproduce(options: argparse.Namespace) -> None:
 
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
-    from rapo_lib import cell, grid, results
+    from rapo_lib import grid, results
     from rapo_lib.runs import run_dir
 
     folder = run_dir(options.run or options.profile) / "ablate"
+    failures = []
     if options.merge:
         print(f"{grid.merge(folder, options.merge)} new cells in {folder}")
-        failures = []
     else:
-        plan = grid.Plan(
-            folder=folder,
-            profile=options.profile,
-            arms=grid.parse_arms(options.arms),
-            seeds=grid.parse_seeds(options.seeds),
-            overrides=grid.typed_overrides(dict(options.overrides)),
-            split=options.split,
-        )
-        if options.prepare:
-            print(cell.prepare(folder, plan.settings_of(), plan.split))
-            return
-        failures = grid.run_grid(plan, options.shard)
+        failures = work_through(options, folder)
     if grid.finished_cells(folder):
         for decision in results.write_results(folder):
             print(f"{decision.verdict:>20}  {decision.id}: {decision.reason}")
@@ -107,6 +103,25 @@ def run_ablate(options: argparse.Namespace) -> None:
     if failures:
         listed = "\n".join(f"  {f.arm} seed {f.seed}: {f.why} ({f.log})" for f in failures)
         raise RapoError(f"{len(failures)} cells failed; the same command tries them again\n{listed}")
+
+
+def work_through(options: argparse.Namespace, folder: Path) -> "list[Failure]":
+    """The search if asked for, then the cells; only the inputs with --prepare."""
+    from rapo_lib import cell, grid, rates
+
+    plan = grid.Plan(
+        folder=folder,
+        profile=options.profile,
+        arms=grid.parse_arms(options.arms),
+        seeds=grid.parse_seeds(options.seeds),
+        overrides=grid.typed_overrides(dict(options.overrides)),
+        split=options.split,
+    )
+    if options.prepare:
+        print(cell.prepare(folder, plan.settings_of(), plan.split))
+        return []
+    failures = rates.search(plan, rates.parse_rates(options.search), options.search_steps) if options.search else []
+    return failures + grid.run_grid(rates.with_rates(plan), options.shard)
 
 
 def run_model(options: argparse.Namespace) -> None:

@@ -24,6 +24,7 @@ from rapo_lib.simulation import Rollout
 MOST = 10.0  # points an emotion moves at most in a turn: merits are predicted changes on this scale
 PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # ours; the best by leaving out one person is taken
 FEWEST = 20  # rollouts; fewer fit anything
+FIT_ON = 64  # rollouts that are sampled at least, where a short run would ask about fewer; ours
 TRAITS = (
     "reflects", "asks", "advises", "reassures", "informs", "discloses", "validates", "dismisses", "flatters", "stock",
     "relevance", "repeats",

@@ -5,6 +5,7 @@ Offline: as many replies as another arm would train on are sampled from the star
 reference model is the start itself (the adapter switched off). trl's DPOTrainer does the rest.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,14 @@ def judged_start(
     feedback: Feedback,
     chosen: Settings,
     seed: int,
+    fewest: int = 0,
 ) -> Judged:
-    """As many groups of the start's replies as a training run asks about (steps x groups), histories in turn."""
-    wanted = [rows[i % len(rows)] for i in range(chosen.steps * chosen.groups)]
+    """As many groups of the start's replies as a training run asks about (steps x groups), histories in turn.
+
+    At least `fewest` replies, where something must be fitted on them.
+    """
+    groups = max(chosen.steps * chosen.groups, math.ceil(fewest / chosen.group))
+    wanted = [rows[i % len(rows)] for i in range(groups)]
     replies = sample_replies(
         model,
         tokenizer,
