@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
     )
     grid.add_argument("--search", metavar="RATE[,RATE]",
-                      help="first choose each arm's learning rate on dev people; later runs keep the choice")  # fmt: skip
+                      help="first choose each arm's learning rate on dev people, and keep it")  # fmt: skip
     grid.add_argument("--search-steps", type=int, metavar="N", help="updates in the search (default: as the grid)")
     grid.add_argument("--prepare", action="store_true", help="only make inputs/, which all cells share")
     grid.add_argument(
