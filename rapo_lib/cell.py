@@ -6,6 +6,7 @@ What it leaves is a folder of a few small files; the adapter lies beside it and 
 """
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from rapo_lib import runs
-from rapo_lib.ablation import load_policy, people, read_pairs, train_arm
+from rapo_lib.ablation import arm_settings, load_policy, people, read_pairs, train_arm
 from rapo_lib.arms import ARMS, Arm
 from rapo_lib.claims import shipped_claims
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, read_jsonl, turn_from_record
@@ -228,9 +229,12 @@ def run_cell(folder: Path, name: str, seed: int, chosen: Settings, split: str) -
 
 
 def _trained(arm: Arm, folder: Path, chosen: Settings, seed: int) -> Path | None:
-    """The folder of the arm's adapter, trained if it is not there; None for the start."""
+    """The folder of the arm's adapter, trained if it is not there with these settings; None for the start."""
     if arm.trainer == "none":
         return None
     pairs: Sequence[Pair] = read_pairs(folder / "inputs" / f"{arm.histories}.jsonl")
     place = folder / "adapters" / arm.name / f"seed-{seed}"
+    marker = place / "arm.json"
+    if marker.is_file() and runs.read_json(marker)["settings"] != runs.plain(asdict(arm_settings(arm, chosen))):
+        shutil.rmtree(place)  # of an earlier plan that was never measured
     return train_arm(arm, chosen, pairs, AppraisalSeeker(), EmbeddedJudge(), place, seed)

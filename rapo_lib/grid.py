@@ -40,8 +40,11 @@ class Plan:
     split: str = "heldout"
 
     def __post_init__(self) -> None:
-        for name in (*self.arms, *(key.partition(".")[0] for key in self.overrides if "." in key)):
+        for name in self.arms:
             known_arm(name)
+        for arm, _, setting in (key.partition(".") for key in self.overrides if "." in key):
+            if setting in known_arm(arm).overrides:
+                raise RapoError(f"{setting} is what makes the arm {arm}; it cannot be set")
         if self.split not in SPLITS:
             raise RapoError(f"people to evaluate on are {' or '.join(SPLITS)}, not {self.split!r}")
         for name in self.arms:
@@ -53,7 +56,7 @@ class Plan:
         if arm is None:
             return settings(self.profile, shared)
         own = {key.removeprefix(f"{arm}."): v for key, v in self.overrides.items() if key.startswith(f"{arm}.")}
-        return settings(self.profile, {**shared, **ARMS[arm].overrides, **own})
+        return settings(self.profile, {**shared, **own, **ARMS[arm].overrides})
 
     def cells(self) -> list[tuple[str, int]]:
         """(arm, seed), all arms of the first seed first, so that what is there can be compared; the start always."""

@@ -231,14 +231,17 @@ def samples_html(table: pd.DataFrame, labels: Mapping[str, str] = LABELS, colour
     head = "".join(
         f'<th style="border-bottom:3px solid {colours[arm]}">{html.escape(labels[arm])}</th>' for arm in shown.values()
     )
-    body = "".join(
-        f"<tr><td><i>{_cell(row['said'])}</i></td>{''.join(f'<td>{_cell(row[name])}</td>' for name in shown)}</tr>\n"
-        for row in table.to_dict("records")
-    )
+    body = "".join(_table_row([row["said"], *(row[name] for name in shown)]) for row in table.to_dict("records"))
     return (
-        '<table style="text-align:left;vertical-align:top;font-size:90%">\n'
+        '<table style="text-align:left;font-size:90%;border-spacing:0.8em 0.4em">\n'
         f"<thead><tr><th>the seeker said</th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
     )
+
+
+def _table_row(texts: Sequence[object]) -> str:
+    said, *replies = map(_cell, texts)
+    cells = "".join(f"<td>{text}</td>" for text in (f"<i>{said}</i>", *replies))
+    return f'<tr style="vertical-align:top">{cells}</tr>\n'
 
 
 def _cell(text: object) -> str:

@@ -1,5 +1,6 @@
 """The grid with real cells on a tiny random model: resume, isolation, shards, merging, and what is refused."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -131,6 +132,8 @@ def test_settings_for_all_arms_and_for_one(start, tmp_path):
     for bad in ({"stepz": 1}, {"ful.steps": 1}, {"full.stepz": 1}):
         with pytest.raises(RapoError, match="did you mean"):
             plan_of(start, tmp_path, **bad)
+    with pytest.raises(RapoError, match="weight is what makes the arm verbal_only"):
+        plan_of(start, tmp_path, **{"verbal_only.weight": 0.9})
     with pytest.raises(RapoError, match="heldout or dev"):
         plan_of(start, tmp_path, split="train")
 
@@ -209,6 +212,18 @@ def test_a_cell_depends_on_its_arm_and_seed_alone(made, start, tmp_path):
     first = cell_folder(made.folder, "full", 0)
     for name in ("metrics", "outcomes", "replies", "wins", "samples", "responses", "trajectories"):
         pd.testing.assert_frame_equal(pd.read_csv(again / f"{name}.csv"), pd.read_csv(first / f"{name}.csv"))
+
+
+def test_an_adapter_of_an_earlier_plan_is_not_measured_as_this_one(copied):
+    place = copied.folder / "adapters" / "full" / "seed-0"
+    before = runs.hash_path(place / "adapter")
+    shutil.rmtree(cell_folder(copied.folder, "full", 0))
+    run_cell(copied.folder, "full", 0, copied.settings_of("full"), "dev")
+    assert runs.hash_path(place / "adapter") == before  # the same plan: trained already
+    other = dataclasses.replace(copied.settings_of("full"), learning_rate=0.1)
+    run_cell(copied.folder, "full", 0, other, "dev")
+    assert runs.hash_path(place / "adapter") != before
+    assert runs.read_json(place / "arm.json")["settings"]["learning_rate"] == 0.1
 
 
 # -------------------------------------------------------------------------------------- what is refused
