@@ -31,6 +31,11 @@ class Arm:
     histories: Literal["selected", "random"] = "selected"
     trainer: Literal["hybrid", "dpo", "none"] = "hybrid"
 
+    @property
+    def weight(self) -> float | None:
+        """w where the arm fixes it, None where it is the run's."""
+        return self.overrides.get("weight")
+
 
 FULL, WARM = "full", "warm_start"
 _ROWS = (

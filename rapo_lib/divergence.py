@@ -10,7 +10,6 @@ from peft.tuners.lora import LoraLayer
 
 from rapo_lib.dialogue import Turn, to_messages
 from rapo_lib.evaluation import ModelPolicy
-from rapo_lib.losses import token_logp
 from rapo_lib.sampling import fit, prompt_ids
 
 
@@ -32,36 +31,26 @@ def partway(model: torch.nn.Module, share: float) -> Iterator[None]:
 def divergence(
     policy: ModelPolicy, histories: Sequence[Sequence[Turn]], replies: Sequence[str], batch: int = 16
 ) -> np.ndarray:
-    """log pi - log pi0 per token of each reply, pi0 the same model without its adapter; (n,), in nats.
+    """KL(pi || pi0) between the next-token distributions along each reply, mean over its tokens; (n,), in nats.
 
-    Its mean over replies that pi sampled estimates KL(pi || pi0) per token at the policy's temperature; single values
-    may be negative. NaN for a reply without tokens, 0 for a model without an adapter. The end token is left out.
+    pi0 is the same model without its adapter, both at the policy's temperature. Over replies that pi sampled its mean
+    is that of log pi - log pi0 per token, with far less noise and never negative. NaN for a reply without tokens, 0
+    for a model without an adapter; the end token is left out.
     """
     if not isinstance(policy.model, PeftModel):
         return np.zeros(len(replies))
-    tuned = _reply_logps(policy, histories, replies, batch)
-    with policy.model.disable_adapter():
-        start = _reply_logps(policy, histories, replies, batch)
-    return tuned - start
-
-
-def _reply_logps(
-    policy: ModelPolicy, histories: Sequence[Sequence[Turn]], replies: Sequence[str], batch: int
-) -> np.ndarray:
-    """Mean log-probability per token of each reply at the policy's temperature; (n,)."""
     tokenizer = policy.tokenizer
     prompts = [prompt_ids(fit(to_messages(h), tokenizer, policy.prompt_tokens), tokenizer) for h in histories]
     said = [tokenizer(reply, add_special_tokens=False)["input_ids"] for reply in replies]
-    order = sorted(range(len(said)), key=lambda i: len(prompts[i]) + len(said[i]))
+    order = sorted((i for i in range(len(said)) if said[i]), key=lambda i: len(prompts[i]) + len(said[i]))
     found = np.full(len(said), np.nan)
     for start in range(0, len(order), batch):
-        chosen = [i for i in order[start : start + batch] if said[i]]
-        if chosen:
-            found[chosen] = _batch_logps(policy, [prompts[i] for i in chosen], [said[i] for i in chosen])
+        chosen = order[start : start + batch]
+        found[chosen] = _batch_kl(policy, [prompts[i] for i in chosen], [said[i] for i in chosen])
     return found
 
 
-def _batch_logps(policy: ModelPolicy, prompts: Sequence[list[int]], said: Sequence[list[int]]) -> np.ndarray:
+def _batch_kl(policy: ModelPolicy, prompts: Sequence[list[int]], said: Sequence[list[int]]) -> np.ndarray:
     """Right-padded, so that padding is never attended to; only the logits that predict a reply are kept."""
     where, pad = policy.model.get_input_embeddings().weight.device, policy.tokenizer.pad_token_id
     rows = [[*p, *r] for p, r in zip(prompts, said, strict=True)]
@@ -69,9 +58,15 @@ def _batch_logps(policy: ModelPolicy, prompts: Sequence[list[int]], said: Sequen
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=where)
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=where)
     places = torch.tensor([[min(len(p) - 1 + t, width - 1) for t in range(longest)] for p in prompts], device=where)
-    logits = policy.model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # (B, W, V)
-    wanted = logits.gather(1, places[..., None].expand(-1, -1, logits.shape[-1])).float()  # (B, T, V)
-    tokens = torch.tensor([r + [pad] * (longest - len(r)) for r in said], device=where)
-    logp = token_logp(wanted / (policy.temperature or 1.0), tokens)
+
+    def logp() -> torch.Tensor:
+        logits = policy.model(input_ids=ids, attention_mask=mask, use_cache=False).logits  # (B, W, V)
+        wanted = logits.gather(1, places[..., None].expand(-1, -1, logits.shape[-1]))  # (B, T, V)
+        return torch.log_softmax(wanted.float() / (policy.temperature or 1.0), dim=-1)
+
+    tuned = logp()
+    with policy.model.disable_adapter():
+        start = logp()
+    kl = (tuned.exp() * (tuned - start)).sum(-1)  # (B, T)
     kept = torch.tensor([[1.0] * len(r) + [0.0] * (longest - len(r)) for r in said], device=where)
-    return ((logp * kept).sum(1) / kept.sum(1)).cpu().numpy()
+    return ((kl * kept).sum(1) / kept.sum(1)).cpu().numpy()
