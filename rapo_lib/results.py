@@ -134,6 +134,16 @@ def _row(metric: str, arm: str, reference: str, seeker: str, i: Interval, point:
     return {**named, "mean": i.mean, **bounds, "n": i.n, "seeds": i.seeds}
 
 
+def counts(table: pd.DataFrame) -> str:
+    """For a caption: how many units and seeds stand behind the rows, from columns `n` and `seeds`."""
+
+    def between(column: pd.Series, word: str) -> str:
+        low, high = int(column.min()), int(column.max())
+        return f"{low if low == high else f'{low} to {high}'} {word}{'s' if high > 1 else ''}"
+
+    return f"n = {between(table.n, 'unit')} x {between(table.seeds, 'seed')}"
+
+
 def claims_table(decisions: Sequence[Decision], seekers: Sequence[str]) -> pd.DataFrame:
     """One row per claim: what was claimed, the effect each seeker saw (positive: as claimed), the verdict and why."""
     return pd.DataFrame(

@@ -11,6 +11,7 @@ from rapo_lib.results import (
     at_equal_distance,
     contrast,
     contrasts_with,
+    counts,
     estimates,
     load_cells,
     measures,
@@ -130,6 +131,12 @@ def test_exploratory_arms_are_points(long):
     assert points[["low", "high"]].isna().all().all() and (points.seeds == 1).all()
     assert points["mean"].to_numpy() == pytest.approx(-5, abs=1)
     assert table[table.tier == "primary"].low.notna().all()
+
+
+def test_captions_say_how_many(long):
+    table = contrasts_with(long, metrics=("gained",))
+    assert counts(table) == "n = 12 units x 1 to 3 seeds"
+    assert counts(table[table.arm == "dpo"]) == "n = 12 units x 1 seed"
 
 
 def test_the_way_begins_at_the_start_and_ends_at_the_trained_policy(cells):
