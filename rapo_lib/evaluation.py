@@ -23,6 +23,7 @@ from rapo_lib.seeker import Seeker
 
 TURNS = 8  # supporter turns, PPDPP's limit
 SUCCESS = 70.0  # emotion; ours (SAGE's band A)
+SENSITIVITY = (60.0, 70.0, 80.0, 90.0)  # other thresholds that success is also counted at
 ASKS = re.compile(r"\b(what (should|do|can|would) (i|you|we)|any (advice|ideas|tips)|how (do|should|can) i)\b", re.I)
 PRESENT = 0.5  # a reply does what its perception gives at least this strength
 
@@ -112,6 +113,22 @@ def outcomes(dialogues: Sequence[Dialogue], success: float = SUCCESS) -> pd.Data
     return pd.DataFrame(rows)
 
 
+def success_at(felt: pd.DataFrame, thresholds: Sequence[float] = SENSITIVITY) -> pd.DataFrame:
+    """Success and turns at other thresholds, from rows of `trajectories`; one row per dialogue and threshold.
+
+    Columns that tell dialogues apart (profile; arm, seed, seeker where there) are kept.
+    """
+    keys = [column for column in felt.columns if column not in ("turn", "emotion")]
+    rows = []
+    for names, talk in felt.groupby(keys, sort=False):
+        for threshold in thresholds:
+            reached = talk.turn[talk.emotion >= threshold]
+            turns = talk.turn.max() if reached.empty else reached.min()
+            success = {"threshold": threshold, "success": not reached.empty, "turns": int(turns)}
+            rows.append({**dict(zip(keys, names, strict=True)), **success})
+    return pd.DataFrame(rows)
+
+
 # ----------------------------------------------------------------------------------- what a reply does
 
 
@@ -170,11 +187,12 @@ def win_rates(
     ours: Sequence[str],
     theirs: Sequence[str],
     seed: int = 0,
+    hears: bool = True,
 ) -> pd.DataFrame:
     """Each pair of replies to one history goes to the judge as one shuffled group with the seeker's reactions.
 
-    `asked` holds (profile id, history). Columns: profile, win by the judge (1, 0.5 for a tie, 0; NaN if it abstained)
-    and `true_win` by the emotion that follows.
+    `hears=False`: the judge sees the replies alone. `asked` holds (profile id, history). Columns: profile, win by the
+    judge (1, 0.5 for a tie, 0; NaN if it abstained) and `true_win` by the emotion that follows.
     """
     rng = np.random.default_rng(seed)
     flip = rng.random(len(asked)) < 0.5
@@ -187,7 +205,7 @@ def win_rates(
     flat = seeker.react_batch(items)
     reactions = list(zip(flat[::2], flat[1::2], strict=True))
     groups = [
-        CandidateGroup(tuple(history), pair, (x.text, y.text))
+        CandidateGroup(tuple(history), pair, (x.text, y.text) if hears else None)
         for (_, history), pair, (x, y) in zip(asked, pairs, reactions, strict=True)
     ]
     rows = []
@@ -206,3 +224,8 @@ def win_rates(
 
 def _beats(mine: float, other: float) -> float:
     return (np.sign(mine - other) + 1) / 2
+
+
+def self_deception(wins: pd.DataFrame) -> pd.Series:
+    """How much better a policy looks to its own judge than people feel: win - true_win, for each row of `win_rates`."""
+    return wins.win - wins.true_win

@@ -1,26 +1,40 @@
-"""Figures: tidy tables in, axes out. Nothing is computed here but the mean and interval of a drawn line."""
+"""Figures: tidy tables in, axes out. Nothing is computed here; bands and intervals come with the table."""
 
+import html
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from rapo_lib.arms import ARMS, FULL, LABELS, WARM
 from rapo_lib.runs import Stage, write_csv, write_json
-from rapo_lib.stats import Interval
+from rapo_lib.stats import bands
 
 STYLE = Path(__file__).with_name("rapo.mplstyle")
-COLOURS = {  # colour-blind safe (Okabe-Ito), one colour per arm everywhere
-    "warm_start": "#7f7f7f",
+COLOURS = {  # one colour per arm everywhere; those drawn together are told apart without red-green vision (a test)
+    "warm_start": "#555555",
     "full": "#0072B2",
     "without_reactions": "#D55E00",
     "without_distillation": "#009E73",
+    "grpo_rubric": "#CC79A7",
+    "random_turns": "#E69F00",
+    "verbal_only": "#56B4E9",
+    "oracle_judge": "#5B3A1A",
+    "dpo": "#000000",
+    "policy_scaled": "#117733",
+    "critiques_in_group": "#332288",
+    "critiques_across": "#AA4466",
+    "critique_constant": "#999933",
+    "critique_reply_only": "#44AA99",
+    "reactions_shuffled": "#DDAA77",
 }
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#555555"
+MARKERS = ("o", "s", "D")  # own judge or first seeker, second, third
 
 
 def use_style() -> None:
@@ -38,54 +52,198 @@ def save_figure(figure: Figure, stage: Stage, name: str, data: pd.DataFrame, cap
     return figure
 
 
+# ----------------------------------------------------------------------------------------- curves
+
+
+def draw_curves(
+    ax: Axes,
+    table: pd.DataFrame,
+    x: str,
+    labels: Mapping[str, str] = LABELS,
+    colours: Mapping[str, str] = COLOURS,
+    by: str = "arm",
+) -> None:
+    """One line per value of `by`, labelled at its end, with a band where bounds are; columns by, x, mean, low, high."""
+    for name, rows in table.groupby(by, sort=False):
+        ax.plot(rows[x], rows["mean"], color=colours[name])
+        ax.fill_between(rows[x], rows.low, rows.high, color=colours[name], alpha=0.12, linewidth=0)
+    _finish_curves(ax, table, x, labels, colours, by)
+
+
+def _finish_curves(
+    ax: Axes, table: pd.DataFrame, x: str, labels: Mapping[str, str], colours: Mapping[str, str], by: str
+) -> None:
+    ax.margins(x=0.02)
+    last = table.groupby(by, sort=False).tail(1)
+    label_ends(ax, table[x].max(), dict(zip(last[by], last["mean"], strict=True)), labels, colours)
+    if pd.api.types.is_integer_dtype(table[x]):
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_xlabel(x)
+
+
 def draw_trajectories(ax: Axes, table: pd.DataFrame, labels: Mapping[str, str], colours: Mapping[str, str]) -> None:
-    """Emotion by turn, one line per value of column `arm`; bands are 1.96 standard errors over people."""
+    """Emotion by turn for each value of column `arm`, with the 95 % interval over people, and seeds where there are."""
+    draw_curves(ax, bands(table, "emotion", "turn"), "turn", labels, colours)
+    ax.set_ylabel("emotion (0-100)")
+
+
+def draw_rates(ax: Axes, table: pd.DataFrame, what: str, x: str = "turn") -> None:
+    """A share of replies or people by `x` for each arm, lines only: bands of shares would hide all else."""
     for name, rows in table.groupby("arm", sort=False):
-        by_turn = rows.groupby("turn").emotion
-        mean, half = by_turn.mean(), 1.96 * by_turn.sem()
-        ax.plot(mean.index, mean, color=colours[name])
-        ax.fill_between(mean.index, mean - half, mean + half, color=colours[name], alpha=0.15, linewidth=0)
-    ends = {name: rows[rows.turn == rows.turn.max()].emotion.mean() for name, rows in table.groupby("arm", sort=False)}
-    label_ends(ax, table.turn.max(), ends, labels, colours)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set(xlabel="turn", ylabel="emotion (0-100)")
+        ax.plot(rows[x], rows["mean"], "o-", color=COLOURS[name], markersize=4)
+    ax.set_ylim(0, max(1.1 * table["mean"].max(), 0.05))
+    _finish_curves(ax, table, x, LABELS, COLOURS, "arm")
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set_ylabel(what)
+
+
+def draw_panels(table: pd.DataFrame, arms: Sequence[str], x: str, what: str, columns: int = 3) -> Figure:
+    """A panel per arm, the arm in its colour against full RAPO and the start: for more arms than one panel can hold."""
+    rows = math.ceil(len(arms) / columns)
+    size = (3.1 * columns, 2.4 * rows + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    for ax, arm in zip(axes.flat, arms, strict=False):
+        for name, width in ((WARM, 1.2), (FULL, 1.2), (arm, 2.4)):
+            part = table[table.arm == name]
+            ax.plot(part[x], part["mean"], color=COLOURS[name], linewidth=width, label=LABELS[name])
+        ax.set_title(LABELS[arm], color=COLOURS[arm], fontsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ax in axes.flat[len(arms) :]:
+        ax.set_visible(False)
+    figure.legend(handles=axes.flat[0].lines[:2], loc="outside upper right", ncols=2, fontsize=8)
+    figure.supxlabel(x, fontsize=10)
+    figure.supylabel(what, fontsize=10)
+    return figure
 
 
 def label_ends(
     ax: Axes, x: float, ends: Mapping[str, float], labels: Mapping[str, str], colours: Mapping[str, str]
 ) -> None:
-    """Direct labels right of the lines, pushed apart where they would overlap."""
+    """Direct labels right of the lines, pushed apart where they would overlap, and tied to their lines."""
     low, high = ax.get_ylim()
-    gap, last = 0.07 * (high - low), -float("inf")
-    for name, y in sorted(ends.items(), key=lambda item: item[1]):
-        last = max(y, last + gap)
+    order = sorted((name for name in ends if not math.isnan(ends[name])), key=lambda name: ends[name])
+    for name, y in zip(order, spread([ends[n] for n in order], 0.075 * (high - low), low, high), strict=True):
         ax.annotate(
-            labels[name], (x, y), (x * 1.02 + 0.05, last), color=colours[name], va="center", annotation_clip=False
+            labels[name],
+            (x, ends[name]),
+            (x + 0.05 * (x - ax.get_xlim()[0]), y),
+            color=colours[name],
+            fontsize=9,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colours[name], "linewidth": 0.7, "shrinkA": 1, "relpos": (0, 0.5)},
         )
 
 
-def draw_forest(
-    ax: Axes, intervals: Mapping[str, Interval], labels: Mapping[str, str], unit: str, at: float = 0.0
-) -> None:
-    """One row per contrast: the mean difference and its 95 % interval, with a line at no difference."""
-    names = list(intervals)
-    for row, name in enumerate(names):
-        i = intervals[name]
-        colour = COLOURS.get(name, BLUE)
-        ax.plot([i.low, i.high], [row, row], color=colour)
-        ax.plot(i.mean, row, "o", color=colour)
-    ax.axvline(at, color="0.4", linewidth=1, linestyle="--")
-    ax.set_yticks(range(len(names)), [f"{labels[n]} (n = {intervals[n].n})" for n in names])
-    ax.invert_yaxis()
-    ax.set_ylim(len(names) - 0.5, -0.5)
+def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Ascending places at least `gap` apart, as near to the given ones as can be, within the limits."""
+    blocks: list[list[float]] = []  # runs of labels that touch, as the places they would like
+    for place in places:
+        block = [place]
+        while blocks and _first(block, gap, low, high) < _first(blocks[-1], gap, low, high) + gap * len(blocks[-1]):
+            block = blocks.pop() + block
+        blocks.append(block)
+    return [_first(block, gap, low, high) + gap * i for block in blocks for i in range(len(block))]
+
+
+def _first(block: Sequence[float], gap: float, low: float, high: float) -> float:
+    """Where a run begins: centred on the mean of its places, but inside the limits."""
+    size = gap * (len(block) - 1)
+    return max(low, min(sum(block) / len(block) - size / 2, high - size))
+
+
+# -------------------------------------------------------------------------------------- differences
+
+
+def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None) -> None:
+    """A row per arm of `results.contrasts_with`, a marker per seeker (filled: the one that trains); bars are intervals.
+
+    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point.
+    """
+    arms, seekers = list(dict.fromkeys(table.arm)), list(dict.fromkeys(table.seeker))
+    if smallest:
+        ax.axvspan(-smallest, smallest, color="0.93", zorder=0, linewidth=0, label=f"less than {smallest:g}")
+    for place in (i for i in range(1, len(arms)) if ARMS[arms[i]].tier != ARMS[arms[i - 1]].tier):
+        ax.axhline(place - 0.5, color="0.8", linewidth=0.8)
+    ax.axvline(0, color="0.4", linewidth=1)
+    for place, row in zip(_rows(table, arms, seekers), table.itertuples(), strict=True):
+        first = row.seeker == seekers[0]
+        colour, marker = COLOURS[row.arm], MARKERS[seekers.index(row.seeker)]
+        ax.plot([row.low, row.high], [place, place], color=colour, linewidth=2 if first else 1.2, zorder=2)
+        ax.plot(row.mean, place, marker, color=colour, markerfacecolor=colour if first else "white", zorder=3)
+    ax.set_yticks(range(len(arms)), [LABELS[arm] for arm in arms])
+    for label, arm in zip(ax.get_yticklabels(), arms, strict=True):
+        label.set_color(COLOURS[arm])
+    ax.set_ylim(len(arms) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
     ax.set_xlabel(unit)
+    _seeker_legend(ax, seekers)
 
 
-def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: Mapping[str, str]) -> None:
-    """Share of replies with each property, bars grouped by arm; `table` has a row per arm."""
-    long = table.melt(id_vars="arm", value_vars=list(columns), var_name="what", value_name="share")
-    sns.barplot(long, x="what", y="share", hue="arm", palette=COLOURS, ax=ax)
-    handles, names = ax.get_legend_handles_labels()
-    ax.legend(handles, [labels[n] for n in names], fontsize=8)
-    ax.set(xlabel="", ylabel="share of replies")
-    ax.set_xticks(range(len(columns)), [c.replace("_", "\n") for c in columns])
+def _rows(table: pd.DataFrame, arms: Sequence[str], seekers: Sequence[str]) -> list[float]:
+    """Where each row lies: the seekers of an arm beside each other."""
+    step = 0.3
+    return [
+        arms.index(row.arm) + step * (seekers.index(row.seeker) - (len(seekers) - 1) / 2) for row in table.itertuples()
+    ]
+
+
+def _seeker_legend(ax: Axes, seekers: Sequence[str]) -> None:
+    for i, name in enumerate(seekers):
+        ax.plot([], [], MARKERS[i], color="0.3", markerfacecolor="0.3" if i == 0 else "white", label=f"{name} seeker")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+
+
+def draw_over_optimisation(table: pd.DataFrame, arms: Sequence[str], columns: int = 2) -> Figure:
+    """Win rate over the start against the distance from it, a panel per arm; `table` is `results.over_optimisation`.
+
+    In colour what the arm's own judge says, in dark what people feel: where they part, the judge is over-optimised.
+    """
+    rows = math.ceil(len(arms) / columns)
+    size = (3.9 * columns, 2.5 * rows + 0.4)
+    figure, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
+    who = list(dict.fromkeys(table.who))
+    looks = dict(zip(who, (("-", "o"), ("-", "s"), ("--", "D"), (":", "^")), strict=False))
+    for ax, arm in zip(axes.flat, arms, strict=False):
+        ax.axhline(0.5, color="0.6", linewidth=0.8)
+        for name, (line, marker) in looks.items():
+            part = table[(table.arm == arm) & (table.who == name)]
+            own = name == who[0]
+            colour = COLOURS[arm] if own else "0.25"
+            style = {"marker": marker, "markerfacecolor": colour if own else "white", "markersize": 5}
+            ax.plot(part.kl, part.win, line, color=colour, linewidth=2 if own else 1.3, label=name, **style)
+        ax.set_title(LABELS[arm], color=COLOURS[arm], fontsize=9)
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for ax in axes.flat[len(arms) :]:
+        ax.set_visible(False)
+    figure.legend(handles=axes.flat[0].lines[1:], loc="outside upper right", ncols=len(who), fontsize=8)
+    figure.supxlabel("distance from the start (KL, nats a token)", fontsize=10)
+    figure.supylabel("wins over the start", fontsize=10)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------- samples
+
+
+def samples_html(table: pd.DataFrame, labels: Mapping[str, str] = LABELS, colours: Mapping[str, str] = COLOURS) -> str:
+    """What each arm replied to the same histories, side by side, escaped; `table` is `results.same_history`."""
+    arms = [name for name in table.columns if name not in ("profile", "said", "start", WARM)]
+    shown = {"start": WARM, **{name: name for name in arms}}
+    head = "".join(
+        f'<th style="border-bottom:3px solid {colours[arm]}">{html.escape(labels[arm])}</th>' for arm in shown.values()
+    )
+    body = "".join(_table_row([row["said"], *(row[name] for name in shown)]) for row in table.to_dict("records"))
+    return (
+        '<table style="text-align:left;font-size:90%;border-spacing:0.8em 0.4em">\n'
+        f"<thead><tr><th>the seeker said</th>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    )
+
+
+def _table_row(texts: Sequence[object]) -> str:
+    said, *replies = map(_cell, texts)
+    cells = "".join(f"<td>{text}</td>" for text in (f"<i>{said}</i>", *replies))
+    return f'<tr style="vertical-align:top">{cells}</tr>\n'
+
+
+def _cell(text: object) -> str:
+    return html.escape(text) if isinstance(text, str) and text else "&mdash;"

@@ -40,10 +40,12 @@ class Progress:
         expected: float | None = None,
         unit: str = "",
         stream: TextIO | None = None,
+        every: float = LOG,
     ) -> None:
         self.label, self.total, self.expected, self.unit = label, total, expected, unit
         self.stream = stream or sys.stderr
         self.in_place = self.stream.isatty()
+        self.interval = TERMINAL if self.in_place else every
         self.done = 0
         self.started = time.monotonic()
         self._ended = threading.Event()
@@ -73,7 +75,7 @@ class Progress:
         return elapsed * self.total / self.done if self.total and self.done else None
 
     def _tick(self) -> None:
-        while not self._ended.wait(TERMINAL if self.in_place else LOG):
+        while not self._ended.wait(self.interval):
             self._draw(self.line())
 
     def _draw(self, text: str, last: bool = False) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -12,9 +13,8 @@ import pytest
 from trainers import G, tiny, train_tiny_arm
 
 from rapo_lib import checkpoints
-from rapo_lib.ablation import ARMS, LABELS, gather, people, read_pairs, step_metrics
+from rapo_lib.ablation import ARMS, arm_settings, gather, people, read_pairs, step_metrics
 from rapo_lib.models import load_tokenizer, save_model
-from rapo_lib.plots import COLOURS
 from rapo_lib.profiles import PROFILES, Settings, settings
 from rapo_lib.runs import RapoError, hash_path
 from rapo_lib.simulation import Rollout
@@ -43,12 +43,11 @@ def test_unknown_names_are_one_clear_line(profile, overrides, says):
         settings(profile, overrides)
 
 
-def test_arms_change_one_thing_each_and_have_their_own_colour():
-    full = ARMS["full"]
-    for name, arm in ARMS.items():
-        changed = [arm.reactions != full.reactions, arm.weight != full.weight]
-        assert sum(changed) == (0 if name == "full" else 1)
-    assert set(LABELS) == set(COLOURS) and len(set(COLOURS.values())) == len(COLOURS)
+def test_arms_share_all_that_they_do_not_name():
+    chosen = settings("cpu")
+    for arm in ARMS.values():
+        changed = {f for f, v in asdict(arm_settings(arm, chosen)).items() if v != asdict(chosen)[f]}
+        assert changed == set(arm.overrides), arm.name
 
 
 def test_splits_do_not_meet():
@@ -136,5 +135,5 @@ def test_an_update_is_cut_into_micro_batches_of_whole_groups():
     from rapo_lib.ablation import _config
 
     for groups, most, wanted in ((8, 4, (16, 2)), (6, 4, (12, 2)), (7, 4, (4, 7)), (1, 4, (4, 1)), (4, 9, (16, 1))):
-        fitted = _config(ARMS["full"], settings("cpu", {"groups": groups, "micro_groups": most}), "x", 0)
+        fitted = _config(settings("cpu", {"groups": groups, "micro_groups": most}), "x", 0)
         assert (fitted.per_device_train_batch_size, fitted.gradient_accumulation_steps) == wanted

@@ -4,7 +4,17 @@ import pandas as pd
 import pytest
 
 from rapo_lib.dialogue import Dialogue, Turn, load_profiles
-from rapo_lib.evaluation import asks_for_advice, distinct, outcomes, reply_metrics, self_play, trajectories, win_rates
+from rapo_lib.evaluation import (
+    asks_for_advice,
+    distinct,
+    outcomes,
+    reply_metrics,
+    self_deception,
+    self_play,
+    success_at,
+    trajectories,
+    win_rates,
+)
 from rapo_lib.feedback import Verdict
 from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply
 
@@ -91,3 +101,34 @@ def test_win_rates_do_not_depend_on_the_shuffled_order():
     assert table.win.eq(1.0).all() and isinstance(table, pd.DataFrame)
     swapped = win_rates(LongerWins(), AppraisalSeeker(), people, asked, ["No."] * len(asked), ours, seed=3)
     assert swapped.win.eq(0.0).all() and (swapped.true_win + table.true_win).eq(1.0).all()
+
+
+def test_a_judge_that_hears_nothing_is_shown_no_reactions():
+    asked = [(p.id, [Turn("seeker", p.opening)]) for p in PEOPLE]
+    people, shown = {p.id: p for p in PEOPLE}, []
+
+    class Watching(LongerWins):
+        def compare_batch(self, groups):
+            shown.extend(groups)
+            return super().compare_batch(groups)
+
+    args = (Watching(), ProbeSeeker(), people, asked, ["What hurts?"] * 3, ["No."] * 3)
+    deaf, hearing = win_rates(*args, hears=False), win_rates(*args)
+    assert all(g.reactions is None for g in shown[:3]) and all(len(g.reactions) == 2 for g in shown[3:])
+    assert deaf.equals(hearing)  # this judge does not listen; the truth is the same
+
+
+def test_self_deception_by_hand():
+    wins = pd.DataFrame({"win": [1.0, 1.0, 0.5, float("nan")], "true_win": [0.0, 1.0, 0.5, 1.0]})
+    assert self_deception(wins).tolist()[:3] == [1.0, 0.0, 0.0] and self_deception(wins).isna()[3]
+
+
+def test_success_at_other_thresholds_by_hand():
+    felt = pd.DataFrame({"arm": "x", "profile": ["p"] * 4 + ["q"] * 4, "turn": [0, 1, 2, 3] * 2,
+                         "emotion": [35, 62, 71, 66, 40, 41, 39, 59]})  # fmt: skip
+    found = success_at(felt).set_index(["profile", "threshold"])
+    assert found.loc["p"].success.tolist() == [True, True, False, False]
+    assert found.loc["p"].turns.tolist() == [1, 2, 3, 3]  # failures count as all
+    assert not found.loc["q"].success.any() and set(found.arm) == {"x"}
+    same = success_at(felt, [70.0]).success
+    assert same.tolist() == [True, False]
