@@ -136,6 +136,6 @@ def test_settings_that_do_not_fit_are_one_clear_line():
     from rapo_lib.ablation import _config
 
     with pytest.raises(RapoError, match="micro_groups=3 does not divide groups=4"):
-        _config(ARMS["full"], settings("cpu", {"micro_groups": 3}), "x", 0)
+        _config(ARMS["full"], settings("cpu", {"micro_groups": 3, "groups": 4}), "x", 0)
     fitted = _config(ARMS["full"], settings("gpu"), "x", 0)
     assert (fitted.per_device_train_batch_size, fitted.gradient_accumulation_steps) == (8, 8)
