@@ -183,7 +183,7 @@ def _last_state(going: Path, size: int) -> tuple[Path | None, list[Rollout]]:
 def _config(arm: Arm, chosen: Settings, folder: str, seed: int) -> Any:
     from rapo_lib.hybrid import RAPOConfig
 
-    at_once = chosen.micro_groups or chosen.groups
+    at_once = min(chosen.micro_groups or chosen.groups, chosen.groups)
     if chosen.groups % at_once:
         raise RapoError(f"micro_groups={at_once} does not divide groups={chosen.groups}")
     return RAPOConfig(

@@ -198,7 +198,7 @@ def plan(chosen: Settings, dtype: torch.dtype) -> Plan:
     cache = cache_bytes(model, chosen.group * chosen.groups, chosen.prompt_tokens + chosen.reply_tokens - 1)
     biggest = max(layer.weight.numel() for layer in block_layers(model))
     adapter = 4 * adapter_parameters(model, chosen.lora_rank)  # float32
-    at_once = chosen.micro_groups or chosen.groups
+    at_once = min(chosen.micro_groups or chosen.groups, chosen.groups)
     length = chosen.prompt_tokens + chosen.group * chosen.reply_tokens  # a group row
     kept = activation_bytes(config, dtype, chosen.lora_rank, at_once, length, chosen.gradient_checkpointing)
     logits = 4 * at_once * chosen.group * chosen.reply_tokens * config.get_text_config().vocab_size
