@@ -5,9 +5,9 @@ group and explains; its ranking-to-reward map is not public. Ours, for a merit m
 
     s_i = (rank_i + clip(m_i, -1, 1)) / 2,   rank_i in [-1, 1], the centred rank of m_i, ties sharing their mean rank
 
-The judge sees (reply, reaction) pairs, so with reactions m_i = (relief read in r_i + 0.3 mark of y_i) / 1.3, the mark
-being the rubric's; without reactions the mark alone. 0.3 was chosen on rollouts of train people (tau with the hidden
-emotion 0.40, against 0.32 for the relief and 0.29 for the mark alone).
+The judge sees (reply, reaction) pairs, so with reactions m_i = (relief read in r_i + 0.6 mark of y_i) / 1.6, the mark
+being the rubric's; without reactions the mark alone. 0.6 was chosen on 3,500 rollouts of train people (tau with the
+hidden emotion 0.39 on replies of the warm start, against 0.32 for the relief and 0.23 for the mark alone).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from rapo_lib.reading import Reading, read_batch
 from rapo_lib.rubric import Traits, read_replies, rubric_score
 
 T = TypeVar("T")
-MARK_SHARE = 0.3  # ours: weight of the rubric's mark beside the relief
+MARK_SHARE = 0.6  # ours: weight of the rubric's mark beside the relief
 DIGITS = 3  # readings closer than this are one: numerical noise must not make a ranking
 
 
