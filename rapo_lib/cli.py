@@ -1,9 +1,10 @@
-"""The command line: `rapo reproduce`, `rapo model`, `rapo data`."""
+"""The command line: `rapo reproduce`, `rapo model`, `rapo data`, `rapo prefer`."""
 
 import argparse
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
@@ -33,7 +34,33 @@ def build_parser() -> argparse.ArgumentParser:
     data = verbs.add_parser("data", help="say what dialogue files hold: format, turns, strategies, what was dropped")
     data.add_argument("files", nargs="+", metavar="FILE", help="ESConv, ExTES, PPDPP, SAGE, SOTOPIA, chat JSONL ...")
     data.set_defaults(act=run_data)
+    add_prefer(verbs)
     return parser
+
+
+def add_prefer(verbs: argparse._SubParsersAction) -> None:
+    """`rapo prefer make` and `rapo prefer read`"""
+    prefer = verbs.add_parser("prefer", help="ask people which of two replies is better, blind, and read the answers")
+    steps = prefer.add_subparsers(dest="step", required=True, metavar="make|read")
+
+    make = steps.add_parser("make", help="write sheets (offline HTML, CSV) and the key that stays with you")
+    make.add_argument("pairs", type=Path, metavar="PAIRS.jsonl",
+                      help='lines {"id", "history": [{"speaker", "text"}], "replies": {arm: text}}')  # fmt: skip
+    make.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    make.add_argument("--sheets", type=int, default=1, metavar="N", help="one per annotator; every second swaps sides")
+    make.add_argument("--obvious", type=int, default=2, metavar="N", help="attention checks that we wrote")
+    make.add_argument("--repeats", type=int, default=2, metavar="N", help="pairs asked again, sides swapped")
+    make.add_argument("--question", help="what is asked about every pair")
+    make.add_argument("--seed", type=int, default=0)
+    make.set_defaults(act=run_prefer_make)
+
+    read = steps.add_parser("read", help="name every problem in the answers; print wins, strengths, agreement")
+    read.add_argument("key", type=Path, metavar="key.json")
+    read.add_argument("answers", type=Path, nargs="+", metavar="ANSWERS", help="JSON or CSV files from annotators")
+    read.add_argument("--by", choices=("pair", "annotator"), default="pair", help="the units of the intervals")
+    read.add_argument("--keep-failed", action="store_true", help="also count who missed an obvious item")
+    read.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables there as CSV")
+    read.set_defaults(act=run_prefer_read)
 
 
 def override(text: str) -> tuple[str, str]:
@@ -78,6 +105,37 @@ def run_data(options: argparse.Namespace) -> None:
         print("\n\n".join(corpora.describe(path) for path in options.files))
     except (OSError, ValueError) as error:
         raise RapoError(str(error)) from None
+
+
+def run_prefer_make(options: argparse.Namespace) -> None:
+    """`rapo prefer make`"""
+    from rapo_lib import preference
+
+    sheets = preference.make_sheets(
+        preference.read_pairs(options.pairs),
+        sheets=options.sheets,
+        obvious=options.obvious,
+        repeats=options.repeats,
+        seed=options.seed,
+        question=options.question or preference.QUESTION,
+    )
+    folder = preference.write_sheets(sheets, options.out)
+    print(f"{folder / 'sheets'}: give one sheet to each annotator\n{folder / 'key.json'}: keep this to yourself")
+
+
+def run_prefer_read(options: argparse.Namespace) -> None:
+    """`rapo prefer read`"""
+    from rapo_lib import votes
+
+    found = votes.read_votes(options.answers, votes.read_key(options.key))
+    for problem in found.problems:
+        print(problem, file=sys.stderr)
+    tables = votes.summary(found, by=options.by, keep_failed=options.keep_failed)
+    for name, table in tables.items():
+        if name not in ("answers", "problems"):
+            print(f"{name}\n{table.to_string(index=False, float_format='%.2f')}\n")
+    if options.out:
+        print(votes.write_summary(tables, options.out))
 
 
 def model_pins() -> list[str]:
