@@ -123,11 +123,10 @@ def hear_batch(items: Sequence[tuple[Game, str, Sequence[str]]]) -> list[Heard]:
     """What each (game, reply, what the other has said) says; the models are called once for all."""
     actions = [read_action(reply) for _, reply, _ in items]
     spoken = [action.argument if action.kind == "speak" else "" for action in actions]
-    fluent = fluency_batch(spoken)
-    faults = [
-        _fault(text, said, float(logp)) if text else ""
-        for text, (_, _, said), logp in zip(spoken, items, fluent, strict=True)
-    ]
+    faults = [_surface(text, said) if text else "" for text, (_, _, said) in zip(spoken, items, strict=True)]
+    whole = [text for text, fault in zip(spoken, faults, strict=True) if text and not fault]
+    garbled = {text for text, logp in zip(whole, fluency_batch(whole), strict=True) if logp < _fluent_from(text)}
+    faults = ["garbled" if text in garbled else fault for text, fault in zip(spoken, faults, strict=True)]
     embed(sorted({s for text, fault in zip(spoken, faults, strict=True) if not fault for s in _telling(text)}))
     return [
         _heard(game, action, text, fault)
@@ -135,13 +134,18 @@ def hear_batch(items: Sequence[tuple[Game, str, Sequence[str]]]) -> list[Heard]:
     ]
 
 
-def _fault(text: str, said: Sequence[str], fluency: float) -> str:
-    """Like perception's, but a short "Deal." or "200?" is a sentence here."""
-    short = len(text.split()) < 6
-    if short and re.search(r"\d", text):
-        return ""
-    fault = surface_fault(text, said)
-    return fault or ("garbled" if fluency < (FLUENT_SHORT if short else FLUENT) else "")
+def _surface(text: str, said: Sequence[str]) -> str:
+    """Perception's fault that needs no model; "200?" is a sentence here."""
+    return "" if re.search(r"\d", text) and _is_short(text) else surface_fault(text, said)
+
+
+def _fluent_from(text: str) -> float:
+    """The mean log-probability from which a text is language."""
+    return FLUENT_SHORT if _is_short(text) else FLUENT
+
+
+def _is_short(text: str) -> bool:
+    return len(text.split()) < 6
 
 
 def _telling(text: str) -> list[str]:
