@@ -1,8 +1,9 @@
-"""The command line: `rapo reproduce`, `rapo model`, `rapo data`, `rapo prefer`."""
+"""The command line: `rapo reproduce`, `rapo model`, `rapo data`, `rapo evaluate`, `rapo prefer`."""
 
 import argparse
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def build_parser() -> argparse.ArgumentParser:
     data = verbs.add_parser("data", help="say what dialogue files hold: format, turns, strategies, what was dropped")
     data.add_argument("files", nargs="+", metavar="FILE", help="ESConv, ExTES, PPDPP, SAGE, SOTOPIA, chat JSONL ...")
     data.set_defaults(act=run_data)
+    evaluate = verbs.add_parser("evaluate", help="self-play, social goals and safety of one model, into a folder")
+    evaluate.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
+    evaluate.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    evaluate.add_argument("--suite", default="selfplay,sotopia,safety", metavar="NAME[,NAME]")
+    evaluate.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="one folder a suite is made in it")
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N people, scenarios or cases")
+    evaluate.add_argument("--turns", type=int, default=8, help="supporter turns of self-play (default: 8)")
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.set_defaults(act=run_evaluate)
     add_prefer(verbs)
     return parser
 
@@ -105,6 +115,19 @@ def run_data(options: argparse.Namespace) -> None:
         print("\n\n".join(corpora.describe(path) for path in options.files))
     except (OSError, ValueError) as error:
         raise RapoError(str(error)) from None
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """`rapo evaluate`: the model is loaded once, and only if a suite is still to be done."""
+    from rapo_lib import suites
+
+    protocol = suites.Protocol(seed=options.seed, turns=options.turns, limit=options.limit)
+    load = cache(lambda: suites.load_subject(options.model, options.adapter, protocol))
+    model = options.model if options.adapter is None else f"{options.model} + {options.adapter}"
+    for name in suites.suites_named(options.suite):
+        summary = suites.evaluate(name, load, model, protocol, options.out)
+        print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
+    print(f"{options.out}: {suites.NOTICE}")
 
 
 def run_prefer_make(options: argparse.Namespace) -> None:

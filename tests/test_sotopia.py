@@ -16,7 +16,7 @@ from rapo_lib.seeker import Reaction
 from rapo_lib.sotopia.episode import episode_log, episodes_table, play, prompt_messages, sotopia, sotopia_row
 from rapo_lib.sotopia.games import Bargain, Concerns, Option, Plan, Point, game_from_record
 from rapo_lib.sotopia.goals import DIMENSIONS, State, beginning, goal, overall, progress, replay, step
-from rapo_lib.sotopia.hearing import Action, Heard, hear_batch, read_action
+from rapo_lib.sotopia.hearing import Action, Heard, Said, hear_batch, read_action
 from rapo_lib.sotopia.partner import SotopiaPartner, wording
 from rapo_lib.sotopia.scenarios import (
     FAMILIES,
@@ -182,7 +182,7 @@ def test_actions(text, action):
 
 
 def hear(game, *replies):
-    return hear_batch([(game, reply, ()) for reply in replies])
+    return hear_batch([Said(game, reply) for reply in replies])
 
 
 SCENES = {s.id.removeprefix("rapo-"): s for s in all_scenarios()}
@@ -211,6 +211,7 @@ def test_prices(text, number):
         ("You can have 9 hours.", 11),
         ("I need eleven hours, so you keep nine.", 11),
         ("Give me one more chance.", None),
+        ("The two of us should split a 20-hour week into two 30-minute halves.", None),
     ],
 )
 def test_shares_are_ours(text, number):
@@ -247,6 +248,20 @@ def test_options_and_acceptance(text, option, accepts):
 )
 def test_points_are_heard_by_meaning(scene, text, points):
     assert hear(SCENES[scene].game, text)[0].points == points
+
+
+@pytest.mark.parametrize(
+    ("scene", "text"),
+    [
+        ("market-stall", "It is the corner stall, under Miss."),
+        ("surprise-party", "Your birthday is on Saturday."),
+        ("shift-swap", "Saturday is a day of the weekend."),
+        ("used-bicycle", "The bicycle is for sale, I see."),
+    ],
+)
+def test_saying_the_scene_again_makes_no_point(scene, text):
+    s = SCENES[scene]
+    assert not hear_batch([Said(s.game, text, (s.situation, s.opening))])[0].points
 
 
 def test_manners_secrets_and_faults():

@@ -48,6 +48,8 @@ def test_a_number_that_moves_towards_ours_counts():
 
 def test_taking_the_first_offer_is_no_success():
     assert gave_in(ASK, "Deal.", "Deal, $240.") and not gave_in(ASK, "Deal at $200.", "Deal, $200.")
+    beyond = (*ASK, Turn("supporter", "Would you take $150?"), Turn("seeker", "No, it's $240."))
+    assert gave_in(beyond, "Then $300.", "Deal, $300.")
     later = (*ASK, Turn("supporter", "Would you take $150?"), Turn("seeker", "$200."))
     assert not gave_in(later, "Deal.", "Deal, $200.")
     group = CandidateGroup(ASK, ("Deal.", "There is a scratch."), ("Deal, $240.", "Fair point, $210."))

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pandas as pd
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.dialogue import Turn, to_messages
 from rapo_lib.runs import seed_for, stable_hash
+from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Reaction
 from rapo_lib.simulation import training_row
 from rapo_lib.sotopia.games import Concerns
@@ -36,6 +38,29 @@ class Partner(Protocol):
     def react_batch(self, items: Sequence[tuple[Scenario, Sequence[Turn], str, int]]) -> list[Reaction]: ...
 
     def state(self, scenario: Scenario, history: Sequence[Turn]) -> State: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAgent:
+    """A causal language model as our agent."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    prompt_tokens: int = 224  # ours: the longest scenario prompt has about 130, and some turns
+    reply_tokens: int = 40
+    temperature: float = 0.8
+
+    def __call__(self, items: Sequence[tuple[Scenario, Sequence[Turn]]], seed: int) -> list[str]:
+        prompts = [fit(prompt_messages(s, history), self.tokenizer, self.prompt_tokens) for s, history in items]
+        groups = sample_replies(
+            self.model,
+            self.tokenizer,
+            prompts,
+            max_new_tokens=self.reply_tokens,
+            temperature=self.temperature,
+            seed=seed,
+        )
+        return [group[0] for group in groups]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ ACTION_TYPES: tuple[ActionType, ...] = ("none", "speak", "non-verbal communicati
 # cosine from which a sentence speaks to a point (ours): 0.8 % of the sentences written for other scenarios pass, and
 # 36 % of a point's examples are reached by its other examples, which were chosen to differ
 NEAR = 0.5
+NEWS = 0.1  # ... and by how much nearer to it than to what the scene says anyway (ours)
 TELLS = 4  # words: shorter sentences make no point
 
 ACCEPT = re.compile(
@@ -39,7 +40,7 @@ PUSH = re.compile(
     r"|final offer|take it or leave it|right now|i insist|no excuses|stop arguing|do it"
     r"|don't be (so |such )?(difficult|silly))\b"
 )
-NUMBER = re.compile(r"(?<![\w.])[$£€]?\s?(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?!\d)\s*(%|[a-z']*)")
+NUMBER = re.compile(r"(?<![\w.])[$£€]?\s?(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)(?![\d-])\s*(%|[a-z']*)")
 NO_COUNT = re.compile(  # what a number may belong to instead
     r"%|per|years?|months?|weeks?|days?|hours?|minutes?|mins?|pm|am|km|miles?|o'clock|th|st|nd|rd|people|times|points?"
 )
@@ -49,7 +50,7 @@ WORD_NUMBERS = {
         "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen".split(), start=2
     )
 }
-SPELLED = re.compile(rf"\b({'|'.join(WORD_NUMBERS)})\b\s*([a-z']*)")
+SPELLED = r"\b({words})\b(?=\s*({unit}\b|for\b|[.,!?;]|$))"  # "nine hours", "nine for me", "you keep nine."
 THEIRS = re.compile(
     r"\byou( can| could| would|'d| should)?( still)? (take|get|have|keep|use)\D{0,20}$|\bfor you\D{0,12}$"
 )
@@ -119,18 +120,28 @@ class Heard:
     fault: str = ""  # why it is no sentence, "" if it is one
 
 
-def hear_batch(items: Sequence[tuple[Game, str, Sequence[str]]]) -> list[Heard]:
-    """What each (game, reply, what the other has said) says; the models are called once for all."""
-    actions = [read_action(reply) for _, reply, _ in items]
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One reply of ours, and what was known before it."""
+
+    game: Game
+    reply: str
+    scene: tuple[str, ...] = ()  # the situation and the opening, known to both
+    partner: tuple[str, ...] = ()  # all that the partner has said
+
+
+def hear_batch(items: Sequence[Said]) -> list[Heard]:
+    """What each reply says; the models are called once for all."""
+    actions = [read_action(item.reply) for item in items]
     spoken = [action.argument if action.kind == "speak" else "" for action in actions]
-    faults = [_surface(text, said) if text else "" for text, (_, _, said) in zip(spoken, items, strict=True)]
+    faults = [_surface(text, item.partner) if text else "" for text, item in zip(spoken, items, strict=True)]
     whole = [text for text, fault in zip(spoken, faults, strict=True) if text and not fault]
     garbled = {text for text, logp in zip(whole, fluency_batch(whole), strict=True) if logp < _fluent_from(text)}
     faults = ["garbled" if text in garbled else fault for text, fault in zip(spoken, faults, strict=True)]
-    embed(sorted({s for text, fault in zip(spoken, faults, strict=True) if not fault for s in _telling(text)}))
+    embed(sorted({s for text in whole for s in _telling(text)}))
     return [
-        _heard(game, action, text, fault)
-        for (game, _, _), action, text, fault in zip(items, actions, spoken, faults, strict=True)
+        _heard(item, action, text, fault)
+        for item, action, text, fault in zip(items, actions, spoken, faults, strict=True)
     ]
 
 
@@ -152,7 +163,8 @@ def _telling(text: str) -> list[str]:
     return [s for s in split_sentences(text) if len(s.split()) >= TELLS]
 
 
-def _heard(game: Game, action: Action, text: str, fault: str) -> Heard:
+def _heard(item: Said, action: Action, text: str, fault: str) -> Heard:
+    game = item.game
     secret = game.secret if isinstance(game, Concerns) else ()
     leaks = any(re.search(rf"\b{word}", action.argument.lower()) for word in secret)
     if action.kind == "leave":
@@ -164,7 +176,7 @@ def _heard(game: Game, action: Action, text: str, fault: str) -> Heard:
     lower = text.lower().replace("’", "'")
     number, option = named_number(game, lower), named_option(game, lower)
     return Heard(
-        points=points_made(game, text),
+        points=points_made(game, text, item.scene),
         number=number,
         option=option,
         accepts=any(ACCEPT.search(s) and not DOUBT.search(s) and "?" not in s for s in split_sentences(lower)),
@@ -175,15 +187,23 @@ def _heard(game: Game, action: Action, text: str, fault: str) -> Heard:
     )
 
 
-def points_made(game: Game, text: str) -> frozenset[int]:
-    """The points that a sentence of this text is near in meaning; each sentence makes its nearest one only."""
+def points_made(game: Game, text: str, scene: Sequence[str] = ()) -> frozenset[int]:
+    """The points that a sentence of this text is near in meaning; each sentence makes its nearest one only.
+
+    A sentence that is as near to the scene itself says nothing new and makes none.
+    """
     sentences = [s for s in _telling(text) if not s.endswith("?")]
     examples = [(k, example) for k, point in enumerate(game.points) for example in point.examples]
     if not sentences or not examples:
         return frozenset()
-    near = embed(sentences) @ embed([example for _, example in examples]).T  # (sentences, examples)
+    own = embed(sentences)
+    near = own @ embed([example for _, example in examples]).T  # (sentences, examples)
+    known = [part for told in scene for part in split_sentences(told)]
+    least = (own @ embed(known).T).max(axis=1) + NEWS if known else [NEAR] * len(sentences)
     best = near.argmax(axis=1)
-    return frozenset(examples[b][0] for row, b in zip(near, best, strict=True) if row[b] >= NEAR)
+    return frozenset(
+        examples[b][0] for row, b, floor in zip(near, best, least, strict=True) if row[b] >= max(NEAR, floor)
+    )
 
 
 def named_number(game: Game, text: str) -> float | None:
@@ -192,7 +212,8 @@ def named_number(game: Game, text: str) -> float | None:
         return None
     found = [(m.start(), float(m[1].replace(",", "")), m[2]) for m in NUMBER.finditer(text)]
     if game.total is not None:
-        found += [(m.start(), float(WORD_NUMBERS[m[1]]), m[2]) for m in SPELLED.finditer(text)]
+        spelled = SPELLED.format(words="|".join(WORD_NUMBERS), unit=re.escape(game.unit))
+        found += [(m.start(), float(WORD_NUMBERS[m[1]]), "") for m in re.finditer(spelled, text)]
     low, high = (0.0, game.total) if game.total is not None else (0.2 * min(game.start, game.limit), 3 * game.top)
     plausible = sorted(
         (at, number)

@@ -59,10 +59,16 @@ def reaction_merit(history: Sequence[Turn], reply: str, reaction: str) -> float:
 
 
 def gave_in(history: Sequence[Turn], reply: str, reaction: str) -> bool:
-    """Whether we accepted before the partner had moved at all: the only thing they ever proposed is now agreed."""
+    """Whether they agreed to no less than their first offer: we accepted before they had moved, or named worse."""
+    if not AGREES.search(reaction):
+        return False
+    theirs, now = _numbers([t.text for t in history if t.speaker == "seeker"]), _numbers([reaction])
     ours = [t.text for t in history if t.speaker == "supporter"]
+    wanted = _numbers(ours)
+    if theirs and now and wanted and (now[0] - theirs[0]) * (wanted[0] - theirs[0]) < 0:
+        return True  # beyond their first number, away from where we had been
     accepted = ACCEPTS.search(reply) is not None and not MONEY.search(reply)
-    return accepted and AGREES.search(reaction) is not None and not any(MONEY.search(t) or "?" in t for t in ours)
+    return accepted and not any(MONEY.search(text) or "?" in text for text in ours)
 
 
 def moved(history: Sequence[Turn], reply: str, reaction: str) -> float:

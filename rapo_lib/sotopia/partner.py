@@ -17,7 +17,7 @@ from rapo_lib.runs import RapoError
 from rapo_lib.seeker import Reaction
 from rapo_lib.sotopia.games import Bargain, Concerns, Game, Plan
 from rapo_lib.sotopia.goals import PATIENCE, Move, State, progress, replay
-from rapo_lib.sotopia.hearing import Heard, hear_batch
+from rapo_lib.sotopia.hearing import Heard, Said, hear_batch
 from rapo_lib.sotopia.scenarios import Scenario
 
 Item = tuple[Scenario, Sequence[Turn], str, int]  # scenario, history, reply, seed
@@ -57,7 +57,8 @@ def played(talks: Sequence[tuple[Scenario, Sequence[Turn]]]) -> list[tuple[State
             if turn.speaker == "supporter":
                 said = tuple(t.text for t in turns[:place] if t.speaker == "seeker")
                 own.append((scenario.id, said, turn.text))
-                asked[own[-1]] = (scenario.game, turn.text, said)
+                scene = (scenario.situation, scenario.opening)
+                asked[own[-1]] = Said(scenario.game, turn.text, scene, said)
         keys.append(own)
     heard: dict[tuple, Heard] = dict(zip(asked, hear_batch(list(asked.values())), strict=True))
     return [replay(scenario.game, [heard[key] for key in own]) for (scenario, _), own in zip(talks, keys, strict=True)]
