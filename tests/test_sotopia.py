@@ -13,7 +13,15 @@ from rapo_lib.dialogue import Turn
 from rapo_lib.evaluation import self_play, trajectories
 from rapo_lib.runs import RapoError, write_jsonl
 from rapo_lib.seeker import Reaction
-from rapo_lib.sotopia.episode import episode_log, episodes_table, play, prompt_messages, sotopia, sotopia_row
+from rapo_lib.sotopia.episode import (
+    demonstrations,
+    episode_log,
+    episodes_table,
+    play,
+    prompt_messages,
+    sotopia,
+    sotopia_row,
+)
 from rapo_lib.sotopia.games import Bargain, Concerns, Option, Plan, Point, game_from_record
 from rapo_lib.sotopia.goals import DIMENSIONS, State, beginning, goal, overall, progress, replay, step
 from rapo_lib.sotopia.hearing import Action, Heard, Said, hear_batch, read_action
@@ -473,6 +481,14 @@ def test_the_suite_and_self_play_agree():
     policy = lambda histories, seed: shown([(lines[h[0].text], h) for h in histories], seed)  # noqa: E731
     felt = trajectories(self_play(policy, scenes, SotopiaPartner(), turns=5)).groupby("profile").emotion.last()
     assert felt.to_dict() == table.set_index("scenario").progress.to_dict()
+
+
+def test_demonstrations_are_whole_talks_of_train_scenarios():
+    pairs = demonstrations()
+    assert {s.id for s, _, _ in pairs} == {s.id for s in load_scenarios("train")} and len(pairs) >= 32
+    for scene, history, reply in pairs:
+        assert history[-1].speaker == "seeker" and history[0].text == scene.opening and reply in scene.demonstration
+    assert len({(s.id, reply) for s, _, reply in pairs}) == len(pairs)
 
 
 def test_a_training_row_holds_our_goal_and_not_the_partners():

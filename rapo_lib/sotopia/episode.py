@@ -81,7 +81,9 @@ class Episode:
     def secret(self) -> float | None:
         """SOTOPIA's secret dimension by the check: 0 kept, -10 said; None where there is none to keep."""
         game = self.scenario.game
-        return -10.0 * self.state.leaked if isinstance(game, Concerns) and game.secret else None
+        if not isinstance(game, Concerns) or not game.secret:
+            return None
+        return -10.0 if self.state.leaked else 0.0
 
 
 def play(
@@ -158,6 +160,22 @@ def sotopia_row(scenario: Scenario, history: Sequence[Turn]) -> dict[str, Any]:
 def prompt_messages(scenario: Scenario, history: Sequence[Turn]) -> list[dict[str, str]]:
     """What a chat model is asked as our agent."""
     return to_messages(history, scenario.prompt)
+
+
+def demonstrations(seed: int = 0) -> list[tuple[Scenario, tuple[Turn, ...], str]]:
+    """(scenario, history, reply) from our demonstrations in the train scenarios, for a warm start."""
+
+    def shown(items: Sequence[tuple[Scenario, Sequence[Turn]]], seed: int) -> list[str]:
+        done = [sum(t.speaker == "supporter" for t in history) for _, history in items]
+        return [s.demonstration[min(k, len(s.demonstration) - 1)] for (s, _), k in zip(items, done, strict=True)]
+
+    longest = max(len(s.demonstration) for s in load_scenarios("train"))
+    return [
+        (episode.scenario, episode.turns[:place], turn.text)
+        for episode in play(shown, load_scenarios("train"), turns=2 * longest, seed=seed)
+        for place, turn in enumerate(episode.turns)
+        if turn.speaker == "supporter" and turn.text in episode.scenario.demonstration
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- logs
