@@ -132,17 +132,17 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 def run_prefer_make(options: argparse.Namespace) -> None:
     """`rapo prefer make`"""
-    from rapo_lib import preference
+    from rapo_lib import sheets
 
-    sheets = preference.make_sheets(
-        preference.read_pairs(options.pairs),
+    made = sheets.make_sheets(
+        sheets.read_pairs(options.pairs),
         sheets=options.sheets,
         obvious=options.obvious,
         repeats=options.repeats,
         seed=options.seed,
-        question=options.question or preference.QUESTION,
+        question=options.question or sheets.QUESTION,
     )
-    folder = preference.write_sheets(sheets, options.out)
+    folder = sheets.write_sheets(made, options.out)
     print(f"{folder / 'sheets'}: give one sheet to each annotator\n{folder / 'key.json'}: keep this to yourself")
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from rapo_lib.cli import main
 from rapo_lib.dialogue import Turn
-from rapo_lib.preference import (
+from rapo_lib.runs import RapoError
+from rapo_lib.sheets import (
     BETTER,
     Pair,
     all_pairs,
@@ -28,7 +29,6 @@ from rapo_lib.preference import (
     sheet_html,
     write_sheets,
 )
-from rapo_lib.runs import RapoError
 from rapo_lib.votes import (
     agreement,
     annotators,

@@ -131,7 +131,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 def obvious_pairs() -> list[Pair]:
     """Pairs that we wrote, whose first reply any attentive reader prefers."""
-    text = (resources.files("rapo_lib") / "data" / "preference" / "obvious.jsonl").read_text("utf-8")
+    text = (resources.files("rapo_lib") / "data" / "sheets" / "obvious.jsonl").read_text("utf-8")
     records = [json.loads(line) for line in text.splitlines() if line]
     return [
         Pair(id=r["id"], history=tuple(map(_turn, r["history"])), replies=((BETTER, r["better"]), (WORSE, r["worse"])))
@@ -315,7 +315,7 @@ def _item_html(item: Item, number: int, count: int) -> str:
 
 
 def _asset(name: str) -> str:
-    return (resources.files("rapo_lib") / "data" / "preference" / name).read_text("utf-8")
+    return (resources.files("rapo_lib") / "data" / "sheets" / name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:

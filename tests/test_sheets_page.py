@@ -10,7 +10,7 @@ import pytest
 import websocket
 
 from rapo_lib.dialogue import Turn
-from rapo_lib.preference import Pair, make_key, make_sheets, write_sheets
+from rapo_lib.sheets import Pair, make_key, make_sheets, write_sheets
 from rapo_lib.votes import read_votes
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
