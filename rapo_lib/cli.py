@@ -199,6 +199,8 @@ def run_plan(options: argparse.Namespace) -> None:
 
     chosen = settings_from_text(options.profile, dict(options.overrides))
     print(plan.describe(chosen, plan.plan(chosen, torch.bfloat16)))
+
+
 def run_evaluate(options: argparse.Namespace) -> None:
     """`rapo evaluate`: the model is loaded once, and only if a suite is still to be done."""
     from rapo_lib import suites
