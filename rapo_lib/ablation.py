@@ -22,11 +22,11 @@ from rapo_lib import checkpoints
 from rapo_lib.arms import ARMS, LABELS, WARM, Arm
 from rapo_lib.controls import controlled_feedback, controlled_judge
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record, turn_from_record
+from rapo_lib.dpo import judged_start, preference_pairs, train_dpo
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.models import load_adapter, load_model, lora_config
 from rapo_lib.oracle_fitted import FIT_ON, OracleFittedJudge, fit_judge, save_judge
-from rapo_lib.preference import judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import (
     RapoError,

@@ -1,8 +1,9 @@
-"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `prefer`."""
 
 import argparse
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,42 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
                       help="a setting; may be given several times")  # fmt: skip
     plan.set_defaults(act=run_plan)
+    evaluate = verbs.add_parser("evaluate", help="self-play, social goals and safety of one model, into a folder")
+    evaluate.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
+    evaluate.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    evaluate.add_argument("--suite", default="selfplay,sotopia,safety", metavar="NAME[,NAME]")
+    evaluate.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="one folder a suite is made in it")
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N people, scenarios or cases")
+    evaluate.add_argument("--turns", type=int, default=8, help="supporter turns of self-play (default: 8)")
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.set_defaults(act=run_evaluate)
+    add_prefer(verbs)
     return parser
+
+
+def add_prefer(verbs: argparse._SubParsersAction) -> None:
+    """`rapo prefer make` and `rapo prefer read`"""
+    prefer = verbs.add_parser("prefer", help="ask people which of two replies is better, blind, and read the answers")
+    steps = prefer.add_subparsers(dest="step", required=True, metavar="make|read")
+
+    make = steps.add_parser("make", help="write sheets (offline HTML, CSV) and the key that stays with you")
+    make.add_argument("pairs", type=Path, metavar="PAIRS.jsonl",
+                      help='lines {"id", "history": [{"speaker", "text"}], "replies": {arm: text}}')  # fmt: skip
+    make.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    make.add_argument("--sheets", type=int, default=1, metavar="N", help="one per annotator; every second swaps sides")
+    make.add_argument("--obvious", type=int, default=2, metavar="N", help="attention checks that we wrote")
+    make.add_argument("--repeats", type=int, default=2, metavar="N", help="pairs asked again, sides swapped")
+    make.add_argument("--question", help="what is asked about every pair")
+    make.add_argument("--seed", type=int, default=0)
+    make.set_defaults(act=run_prefer_make)
+
+    read = steps.add_parser("read", help="name every problem in the answers; print wins, strengths, agreement")
+    read.add_argument("key", type=Path, metavar="key.json")
+    read.add_argument("answers", type=Path, nargs="+", metavar="ANSWERS", help="JSON or CSV files from annotators")
+    read.add_argument("--by", choices=("pair", "annotator"), default="pair", help="the units of the intervals")
+    read.add_argument("--keep-failed", action="store_true", help="also count who missed an obvious item")
+    read.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables there as CSV")
+    read.set_defaults(act=run_prefer_read)
 
 
 def override(text: str) -> tuple[str, str]:
@@ -163,6 +199,50 @@ def run_plan(options: argparse.Namespace) -> None:
 
     chosen = settings_from_text(options.profile, dict(options.overrides))
     print(plan.describe(chosen, plan.plan(chosen, torch.bfloat16)))
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """`rapo evaluate`: the model is loaded once, and only if a suite is still to be done."""
+    from rapo_lib import suites
+
+    protocol = suites.Protocol(seed=options.seed, turns=options.turns, limit=options.limit)
+    load = cache(lambda: suites.load_subject(options.model, options.adapter, protocol))
+    model = options.model if options.adapter is None else f"{options.model} + {options.adapter}"
+    for name in suites.suites_named(options.suite):
+        summary = suites.evaluate(name, load, model, protocol, options.out)
+        print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
+    print(f"{options.out}: {suites.NOTICE}")
+
+
+def run_prefer_make(options: argparse.Namespace) -> None:
+    """`rapo prefer make`"""
+    from rapo_lib import sheets
+
+    made = sheets.make_sheets(
+        sheets.read_pairs(options.pairs),
+        sheets=options.sheets,
+        obvious=options.obvious,
+        repeats=options.repeats,
+        seed=options.seed,
+        question=options.question or sheets.QUESTION,
+    )
+    folder = sheets.write_sheets(made, options.out)
+    print(f"{folder / 'sheets'}: give one sheet to each annotator\n{folder / 'key.json'}: keep this to yourself")
+
+
+def run_prefer_read(options: argparse.Namespace) -> None:
+    """`rapo prefer read`"""
+    from rapo_lib import votes
+
+    found = votes.read_votes(options.answers, votes.read_key(options.key))
+    for problem in found.problems:
+        print(problem, file=sys.stderr)
+    tables = votes.summary(found, by=options.by, keep_failed=options.keep_failed)
+    for name, table in tables.items():
+        if name not in ("answers", "problems"):
+            print(f"{name}\n{table.to_string(index=False, float_format='%.2f')}\n")
+    if options.out:
+        print(votes.write_summary(tables, options.out))
 
 
 def model_pins() -> list[str]:

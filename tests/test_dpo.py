@@ -5,9 +5,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rapo_lib.dialogue import Turn, load_profiles
+from rapo_lib.dpo import Judged, judged_start, preference_pairs, train_dpo
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import load_adapter, load_tokenizer
-from rapo_lib.preference import Judged, judged_start, preference_pairs, train_dpo
 from rapo_lib.profiles import settings
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import training_row
