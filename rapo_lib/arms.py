@@ -70,7 +70,7 @@ _ROWS = (
         name="policy_scaled",
         label="without SD, policy term x (1 - w)",
         tier="control",
-        overrides={"weight": 0.0, "policy_scale": 0.5},  # 1 - w at the default w
+        overrides={"weight": 0.0, "policy_scale": 0.7},  # 1 - w at the default w
     ),
     Arm(name="critiques_in_group", label="critiques shuffled in the group", tier="control", control="in_group"),
     Arm(

@@ -5,9 +5,11 @@ group and explains; its ranking-to-reward map is not public. Ours, for a merit m
 
     s_i = (rank_i + clip(m_i, -1, 1)) / 2,   rank_i in [-1, 1], the centred rank of m_i, ties sharing their mean rank
 
-The judge sees (reply, reaction) pairs, so with reactions m_i = (relief read in r_i + 0.6 mark of y_i) / 1.6, the mark
-being the rubric's; without reactions the mark alone. 0.6 was chosen on 3,500 rollouts of train people (tau with the
-hidden emotion 0.39 on replies of the warm start, against 0.32 for the relief and 0.23 for the mark alone).
+The judge sees (reply, reaction) pairs, so with reactions m_i = (relief heard in r_i + 0.6 mark of y_i) / 1.6, the mark
+being the rubric's; without reactions the mark alone. The relief heard is the one read, less 0.8 times how well "a good
+question" fits as its cause: to say that is a chance, not yet relief. Both numbers were chosen on 2,000 rollouts of
+train people (tau with the hidden emotion 0.40 on replies of the warm start, against 0.32 for the relief as read and
+0.23 for the mark alone).
 """
 
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from rapo_lib.rubric import Traits, read_replies, rubric_score
 
 T = TypeVar("T")
 MARK_SHARE = 0.6  # ours: weight of the rubric's mark beside the relief
+CHANCE = 0.8  # ours: relief taken off where the seeker only says that the question was good
 DIGITS = 3  # readings closer than this are one: numerical noise must not make a ranking
 
 
@@ -76,8 +79,9 @@ def _abstention(group: CandidateGroup, why: str, critiques: tuple[str, ...]) -> 
 
 def _merits(group: CandidateGroup, traits: Sequence[Traits], readings: Sequence[Reading]) -> list[float]:
     """Relief and mark of each reply; silence counts as the median relief, and what is no reply can never win."""
-    heard = [reading.relief for reading in readings if not reading.empty]
-    relief = [float(np.median(heard)) if reading.empty else reading.relief for reading in readings]
+    heard = [reading.relief - CHANCE * reading.causes.get("question", 0.0) for reading in readings]
+    usual = float(np.median([h for h, reading in zip(heard, readings, strict=True) if not reading.empty]))
+    relief = [usual if reading.empty else h for h, reading in zip(heard, readings, strict=True)]
     marks = [rubric_score(group.history, trait) for trait in traits]
     merits = [(r + MARK_SHARE * m) / (1 + MARK_SHARE) for r, m in zip(relief, marks, strict=True)]
     floor = min(merits) - 0.1  # below every true reply

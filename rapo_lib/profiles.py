@@ -31,7 +31,7 @@ class Settings:
     steps: int = 24  # updates an arm
     save_steps: int = 4  # updates between checkpoints, 0: none; an interrupted arm goes on from the last
     learning_rate: float = 5e-4
-    weight: float = 0.5  # w, share of the distillation
+    weight: float = 0.3  # w, share of the distillation
     policy_scale: float = 1.0  # times the policy term; 1 - w at w = 0 is the full arm without its verbal half
     beta: float = 0.0  # weight of the KL to the start
     teacher_note: str = "critique"
