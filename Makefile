@@ -48,7 +48,7 @@ bench: venv  ## measure speed and memory
 lint: venv  ## check code, formatting, and that the notebooks are stored without outputs
 	$(python) -m ruff check
 	$(python) -m ruff format --check
-	@if compgen -G 'notebooks/*.ipynb' > /dev/null; then $(python) -m nbstripout --verify notebooks/*.ipynb; fi
+	@if compgen -G 'notebooks/*.ipynb' > /dev/null; then $(python) -m nbstripout --keep-id --verify notebooks/*.ipynb; fi
 
 lock:  ## write requirements.lock anew from pyproject.toml, in a clean environment
 	rm -rf $(lock_environment)
