@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -178,6 +179,16 @@ def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | N
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(unit)
     _seeker_legend(ax, seekers)
+
+
+def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: Mapping[str, str]) -> None:
+    """Share of replies with each property, bars grouped by arm; `table` has a row per arm."""
+    long = table.melt(id_vars="arm", value_vars=list(columns), var_name="what", value_name="share")
+    sns.barplot(long, x="what", y="share", hue="arm", palette=COLOURS, ax=ax)
+    handles, names = ax.get_legend_handles_labels()
+    ax.legend(handles, [labels[n] for n in names], fontsize=8)
+    ax.set(xlabel="", ylabel="share of replies")
+    ax.set_xticks(range(len(columns)), [c.replace("_", "\n") for c in columns])
 
 
 def _rows(table: pd.DataFrame, arms: Sequence[str], seekers: Sequence[str]) -> list[float]:
