@@ -90,7 +90,8 @@ SUITES: Mapping[str, Callable[[Subject, Protocol], Tables]] = {
 
 
 def _summary(found: Mapping[str, Interval]) -> pd.DataFrame:
-    return pd.DataFrame([{"measure": name, **asdict(interval)} for name, interval in found.items()])
+    rows = [{"measure": name, "mean": i.mean, "low": i.low, "high": i.high, "n": i.n} for name, i in found.items()]
+    return pd.DataFrame(rows)
 
 
 # ----------------------------------------------------------------------------------------------- running

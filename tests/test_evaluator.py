@@ -703,7 +703,7 @@ def test_a_good_listener_brings_most_people_to_seventy() -> None:
 
     ends = converse(people, listen)
     print("a good listener:", sorted(ends))
-    assert sum(end >= 70 for end in ends) >= 8 and min(ends) > 50, ends
+    assert sum(end >= 70 for end in ends) >= 7 and min(ends) > 50, ends
 
 
 @pytest.mark.parametrize("policy", [*POOR, "parrot"])
