@@ -26,6 +26,7 @@ from rapo_lib.runs import cache_dir, stable_hash
 from rapo_lib.sampling import fit, prompt_ids
 
 log = logging.getLogger(__name__)
+AT_ONCE = 4  # dialogues in memory; the logits over 49k tokens are what costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class WarmStartConfig:
     epochs: float = 1.0  # passes over the dialogues
     learning_rate: float = 6e-4  # LoRA's, linear decay after a short warm-up
     rank: int = 16  # LoRA rank
-    batch: int = 8  # pairs an update
+    batch: int = 8  # dialogues an update
     tokens: int = 200  # longer histories lose their oldest whole exchanges
     pairs: int | None = None  # use only the first so many (smoke scale)
     seed: int = 0
@@ -103,7 +104,8 @@ def _sft_config(config: WarmStartConfig, scratch: str) -> SFTConfig:
         num_train_epochs=config.epochs,
         learning_rate=config.learning_rate,
         warmup_steps=4,
-        per_device_train_batch_size=config.batch,
+        per_device_train_batch_size=AT_ONCE,
+        gradient_accumulation_steps=max(1, config.batch // AT_ONCE),
         train_sampling_strategy="group_by_length",  # a third less time spent on padding
         completion_only_loss=True,
         max_length=None,
