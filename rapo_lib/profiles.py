@@ -37,7 +37,7 @@ class Settings:
     teacher_note: str = "critique"
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
-    eval_histories: int = 60  # held-out histories in the blind comparison
+    eval_histories: int = 160  # held-out histories in the blind comparison
     seeker: str = "embedded"  # or "lm", a language model
     judge: str = "embedded"  # or "lm"
     lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
