@@ -383,7 +383,12 @@ def test_speakers_under_other_names(seeker: str, supporter: str) -> None:
     assert said(read(esconv(seeker, supporter))) == THREE
 
 
-@pytest.mark.parametrize("record", [None, 3, "x", {}, {"dialog": []}, {"text": "hi"}, {"text": '{"text": "{}"}'}, []])
+LETTERS = {"id": "x", "turns": [{"speaker": "supporter", "text": "a", "strategies": "Question"}]}
+
+
+@pytest.mark.parametrize(
+    "record", [None, 3, "x", {}, {"dialog": []}, {"text": "hi"}, {"text": '{"text": "{}"}'}, [], LETTERS]
+)
 def test_what_holds_no_dialogue_says_so(record: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_record(record, "x", "x")

@@ -96,6 +96,8 @@ def own(record: dict[str, Any], repairs: list[str]) -> Dialogue:
     """Our own JSONL; anything `to_record` wrote comes back equal."""
     if not isinstance(record["turns"], list):
         raise ValueError("rapo: 'turns' is not a list")
+    if any(isinstance(turn.get("strategies"), str) for turn in map(mapped, record["turns"])):
+        raise ValueError("rapo: 'strategies' is not a list")  # a tuple of it would be its letters
     try:
         dialogue = dialogue_from_record(record)
     except TypeError as error:
