@@ -502,9 +502,7 @@ def test_garbage_bytes_never_crash(tmp_path: Path, data: bytes, head: bytes) -> 
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    st.integers(0, 4), st.sampled_from(list(b'%[{<"\0')), st.binary(max_size=40).filter(lambda b: b"\n" not in b)
-)
+@given(st.integers(0, 4), st.sampled_from(list(b'%[{<"\0')), st.binary(max_size=40).filter(lambda b: b"\n" not in b))
 def test_one_bad_line_costs_only_itself(tmp_path: Path, place: int, head: int, noise: bytes) -> None:
     lines = [json.dumps(PPDPP).encode()] * 5
     lines.insert(place, bytes([head]) + noise)
