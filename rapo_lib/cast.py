@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 
 MADE_BY = "01_simulator_setup"
 REMEDY = "set `corpus` in the parameters cell to a file that `rapo data FILE` can read, or to None for our own people"
+ENGLISH = (
+    "`rapo data` reads them, but the embedded seeker plays English only (from your own code a language model may play "
+    "others: rapo_lib.lm_seeker); set `corpus` to a file with English dialogues, or to None for our own people"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ def cast_of(corpus: str | None, count: int | None = None) -> Cast:
     english = [dialogue for dialogue in found.dialogues if readable(dialogue)]
     if not english:
         count = len(found.dialogues)
-        raise RapoError(f"{path}: none of {count} dialogues is English, all the embedded seeker knows; {REMEDY}")
+        raise RapoError(f"{path}: none of {count} dialogues is English; {ENGLISH}")
     people = profiles_from_dialogues(english)
     if not people:
         raise RapoError(f"{path}: no dialogue has a seeker turn or a situation, so there is nobody to play; {REMEDY}")

@@ -181,13 +181,20 @@ def run_model(options: argparse.Namespace) -> None:
 
 
 def run_data(options: argparse.Namespace) -> None:
-    """`rapo data FILE...`"""
+    """`rapo data FILE...`: a file that cannot be read costs itself; the errors come at the end."""
     from rapo_lib import corpora
 
-    try:
-        print("\n\n".join(corpora.describe(path) for path in options.files))
-    except (OSError, ValueError) as error:
-        raise RapoError(str(error)) from None
+    errors, gap = [], ""
+    for path in options.files:
+        try:
+            held = corpora.describe(path)
+        except (OSError, ValueError) as error:
+            errors.append(str(error))
+        else:
+            print(f"{gap}{held}")
+            gap = "\n"
+    if errors:
+        raise RapoError("\n".join(errors))
 
 
 def run_plan(options: argparse.Namespace) -> None:

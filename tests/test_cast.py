@@ -82,7 +82,7 @@ UNUSABLE = {
     "no JSON": ("Dear diary", "not valid JSON"),
     "not English": (
         json.dumps({"dialog": [{"speaker": "usr", "text": "我很难过，什么都不想做了。"}]}),
-        "none of 1 dialogues is English",
+        "none of 1 dialogues is English; `rapo data` reads them, but the embedded seeker plays English only",
     ),
     "nobody seeks": (json.dumps({"dialog": [{"speaker": "sys", "text": "Is anybody there?"}]}), "nobody to play"),
     "no dialogue": (json.dumps([{"title": "a poem"}]), "no dialogue found"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rapo_lib.cli import main
 from rapo_lib.corpora import CorpusError, Dropped, describe, iter_dialogues, load_dialogues, profiles_from_dialogues
 from rapo_lib.corpora.reading import read_record
 from rapo_lib.corpora.strategies import NAMES, SPELLINGS, strategy_name
@@ -70,7 +71,7 @@ ESCONV_RU = {
         {
             "annotation": {"feedback": None, "strategy": "Other"},
             "role": "supporter",
-            "text": {"eng": "Hm.", "rus": None},
+            "text": {"eng": None, "rus": "Хм."},
         },
     ],
     "annotation": {"emotion": "sadness", "experience_type": "Previous Experience", "problem_type": "pets"},
@@ -172,13 +173,20 @@ def test_esconv_details() -> None:
     assert [turn.feedback for turn in dialogue.turns] == [None, None, 4]
 
 
-def test_esconv_ru_reads_the_translation_and_falls_back_to_english() -> None:
+def test_esconv_ru_reads_english_and_falls_back_to_russian() -> None:
     dialogue = read(ESCONV_RU)
-    assert said(dialogue) == [("seeker", "Ушла."), ("supporter", "Hm.")]
-    assert (dialogue.id, dialogue.situation, dialogue.problem) == ("ru-7", "Кошка.", "pets")
+    assert said(dialogue) == [("seeker", "Gone."), ("supporter", "Хм.")]
+    assert (dialogue.id, dialogue.situation, dialogue.problem) == ("ru-7", "Cat.", "pets")
     assert dialogue.survey is not None
     assert dialogue.survey["empathy"] == 3
     assert dialogue.turns[1].strategies == ("Others",)
+
+
+def test_two_languages_are_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "ru.jsonl"
+    path.write_text("\n".join(json.dumps({**ESCONV_RU, "id": i}) for i in "ab"), encoding="utf-8")
+    note = Dropped(str(path), "texts in English and Russian; the English is read", lost=False)
+    assert load_dialogues(path).dropped == (note,)
 
 
 def test_sage_keeps_emotion_points_and_never_the_hidden_thoughts() -> None:
@@ -201,13 +209,13 @@ def test_sage_profiles_with_and_without_a_first_line() -> None:
         {
             "episode_id": "e1",
             "scenario": "Two neighbours talk.",
-            "agents_background": {"Ines Vale": "", "Bo Lund": ""},
+            "agents_background": {"Bo Lund": "", "Ines Vale": ""},  # in any order
             "raw_messages": SOTOPIA_MESSAGES,
         },
         {
             "episode_id": "e1",
             "scenario": "Two neighbours talk.",
-            "agents_background": {"Ines Vale": "", "Bo Lund": ""},
+            "agents_background": {"Bo Lund": "", "Ines Vale": ""},  # in any order
             "social_interactions": f'Turn #0\nInes Vale said: "{LOST_CAT}"\n\nTurn #1\nBo Lund said: "{QUESTION}"\n\n'
             "Turn #2\nInes Vale: [action] looks at the porch\nBo Lund: left the conversation",
         },
@@ -224,6 +232,35 @@ def test_sotopia_needs_two_agents() -> None:
     third = [*SOTOPIA_MESSAGES, [["Third", "Environment", 'said: "Hi"']]]
     with pytest.raises(ValueError, match="3 agents where a dialogue has two"):
         read_record({"messages": third}, "x", "x")
+
+
+def test_in_sotopia_whoever_acts_first_is_the_seeker() -> None:
+    waits = [[["Environment", "Bo", "Hi Bo"], ["Environment", "Ann", "Hi Ann"], ["Bo", "Ann", "did nothing"]]]
+    spoken = [*waits, [["Ann", "Bo", 'said: "a"'], ["Bo", "Ann", 'said: "b"']]]
+    told = 'Ann said: "a"\nBo said: "b"'
+    for names in (("Ann", "Bo"), ("Bo", "Ann")):
+        background = dict.fromkeys(names, "")
+        for record in ({"raw_messages": spoken}, {"social_interactions": told}):
+            dialogue = read({**record, "agents_background": background})
+            assert said(dialogue) == [("seeker", "a"), ("supporter", "b")] == said(read({"messages": spoken}))
+
+
+def test_sotopia_messages_that_cannot_be_read_are_on_record() -> None:
+    spoken = [[["Ann", "Bo", None], ["Ann", "Bo", "a"], ["Bo", "Ann", "b"], ["Bo", "Ann"], ["Cy", "Bo", "c"]], "d"]
+    reading = read_record({"messages": spoken, "agents_background": {"Ann": "", "Bo": ""}}, "x", "x")
+    assert said(reading.dialogue) == [("seeker", "a"), ("supporter", "b")]
+    assert reading.repairs == (
+        "turn 1: no text; left out",
+        "turn 4: speaker None is neither seeker nor supporter; left out",
+        "turn 5: speaker 'agent Cy' is neither seeker nor supporter; left out",
+        "turn 6: speaker None is neither seeker nor supporter; left out",
+    )
+
+
+def test_trl_completions_may_be_text() -> None:
+    assert said(read({"prompt": CHAT[:1], "completion": QUESTION})) == THREE[:2]
+    reading = read_record({"prompt": CHAT[:1], "completion": 7}, "x", "x")
+    assert reading.repairs == ("turn 2: speaker None is neither seeker nor supporter; left out",)
 
 
 def test_extes_order_follows_whoever_did_not_speak_last() -> None:
@@ -271,7 +308,34 @@ def test_a_dialogue_that_opens_with_the_supporter_fits_strict_chat_templates() -
         ({"role": "assistant", "content": "x", "strategy": "Hug"}, "turn 2: unknown strategy 'Hug' counted as Others"),
         ({"role": "user", "content": "x", "feedback": "9"}, "turn 2: feedback '9' is not 1-5; read as missing"),
         ({"role": "user", "content": "x", "feedback": True}, "turn 2: feedback True is not 1-5; read as missing"),
-        ({"role": "user", "content": "x", "emotion-point": 140}, "turn 2: emotion 140 is not 0-100; read as missing"),
+        ({"role": "user", "content": "x", "emotion-point": 140}, "turn 2: emotion 140 is outside 0-100; clamped"),
+        (
+            {"role": "assistant", "content": "x", "strategy": ["Question", 3, {"name": "Information"}]},
+            "turn 2: strategy: 3 is not text; left out",
+        ),
+        (
+            {"role": "assistant", "content": "x", "annotation": {"strategy": ["Question", {"name": "Information"}]}},
+            "turn 2: strategy: dict is not text; left out",
+        ),
+        ({"role": "assistant", "content": "x", "strategy": 7}, "turn 2: strategy: 7 is not text; left out"),
+        (
+            {"role": "assistant", "content": "x", "annotation": "Question"},
+            "turn 2: annotation: 'Question' is not an object; left out",
+        ),
+        (
+            {"role": "user", "content": "x", "annotation": {"feedback": 0}},
+            "turn 2: feedback 0 is not 1-5; read as missing",
+        ),
+        (
+            {"role": "user", "content": "x", "annotation": {"feedback": []}},
+            "turn 2: feedback list is not 1-5; read as missing",
+        ),
+        ({"role": "user", "content": "x", "feedback": False}, "turn 2: feedback False is not 1-5; read as missing"),
+        ({"role": "user", "content": "x", "feedback": {}}, "turn 2: feedback dict is not 1-5; read as missing"),
+        (
+            {"role": "user", "content": "x", "emotion-point": "calm"},
+            "turn 2: emotion 'calm' is not a number; read as missing",
+        ),
         ({"role": "user", "content": "a \ud83d b"}, "turn 2: half a character (lone surrogate) replaced"),
         (
             {"role": "user", "content": [{"type": "image_url"}, {"text": "x"}]},
@@ -286,7 +350,45 @@ def test_every_repair_is_on_record(turn: Any, repair: str) -> None:
     json.dumps(to_record(reading.dialogue), ensure_ascii=False).encode("utf-8")
 
 
-@pytest.mark.parametrize("record", [None, 3, "x", {}, {"dialog": []}, {"text": "hi"}, {"text": '{"text": "{}"}'}, []])
+@pytest.mark.parametrize(
+    ("part", "repair"),
+    [
+        ({"survey_score": [1, 2]}, "survey: list is not an object; left out"),
+        ({"survey_score": {"seeker": ["4"]}}, "survey, seeker: list is not an object; left out"),
+        ({"survey_score": {"supporter": "3"}}, "survey, supporter: '3' is not an object; left out"),
+        ({"survey_score": {"supporter": {"empathy": "4"}}}, "survey, supporter: unknown key 'empathy'; left out"),
+        ({"survey_score": {"mood": 4}}, "survey: unknown key 'mood'; left out"),
+        ({"problem_type": ["job crisis"]}, "problem: parts that are not text; left out"),
+        ({"situation": {"deu": "Die Katze."}}, "situation: dict is not text; left out"),
+    ],
+)
+def test_every_odd_shape_around_the_turns_is_on_record(part: dict[str, Any], repair: str) -> None:
+    reading = read_record({**PPDPP, **part}, "x", "x")
+    assert reading.repairs == (repair,)
+    assert said(reading.dialogue) == THREE
+
+
+def test_emotion_points_beyond_the_scale_are_clamped() -> None:
+    history = [{**SAGE["history"][0], "emotion-point": -5}, {**CHAT[1], "emotion-point": 104.5}]
+    reading = read_record({**SAGE, "history": history}, "x", "x")
+    assert [turn.emotion for turn in reading.dialogue.turns] == [0.0, 100.0]
+    assert len(reading.repairs) == 2
+
+
+@pytest.mark.parametrize(
+    ("seeker", "supporter"),
+    [("Patient", "Doctor"), ("help-seeker", "helper"), ("Client ", "counsellor"), ("user", "chatbot")],
+)
+def test_speakers_under_other_names(seeker: str, supporter: str) -> None:
+    assert said(read(esconv(seeker, supporter))) == THREE
+
+
+LETTERS = {"id": "x", "turns": [{"speaker": "supporter", "text": "a", "strategies": "Question"}]}
+
+
+@pytest.mark.parametrize(
+    "record", [None, 3, "x", {}, {"dialog": []}, {"text": "hi"}, {"text": '{"text": "{}"}'}, [], LETTERS]
+)
 def test_what_holds_no_dialogue_says_so(record: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_record(record, "x", "x")
@@ -400,10 +502,10 @@ def test_garbage_bytes_never_crash(tmp_path: Path, data: bytes, head: bytes) -> 
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.integers(0, 4), st.binary(max_size=40).filter(lambda b: b"\n" not in b and b"\0" not in b and b.strip()))
-def test_one_bad_line_costs_only_itself(tmp_path: Path, place: int, noise: bytes) -> None:
+@given(st.integers(0, 4), st.sampled_from(list(b'%[{<"\0')), st.binary(max_size=40).filter(lambda b: b"\n" not in b))
+def test_one_bad_line_costs_only_itself(tmp_path: Path, place: int, head: int, noise: bytes) -> None:
     lines = [json.dumps(PPDPP).encode()] * 5
-    lines.insert(place, b"%" + noise)
+    lines.insert(place, bytes([head]) + noise)
     path = tmp_path / "mixed.jsonl"
     path.write_bytes(b"\n".join(lines))
     corpus = load_dialogues(path)
@@ -429,6 +531,24 @@ def test_profiles_open_with_what_says_something(caplog: pytest.LogCaptureFixture
     assert (profile.id, profile.opening, profile.details) == ("d1", LOST_CAT, (SLEPT,))
     assert (profile.voice, profile.advice, profile.start) == ("plain", "heard_first", 35)
     assert "1 of 3 dialogues hold no seeker turn" in caplog.text
+
+
+@pytest.mark.parametrize("hidden", ["#### Hidden topic:\n***You want an ear", "####隐藏主题:\n***你想倾诉"])
+def test_a_story_is_told_without_headings_and_hidden_topic(hidden: str) -> None:
+    scene = "## Background\n\n### 1. What happened\n**The start:**  \nMy cat left on Monday. I miss her.\n"
+    scene += f"- **A week later:** I asked every neighbour.\n{hidden}"
+    (profile,) = profiles_from_dialogues([read({"id": "p", "player": "Ines", "scene": scene, "task": "x"})])
+    assert profile.opening == "My cat left on Monday."
+    assert profile.details == ("I miss her.", "A week later: I asked every neighbour.")
+
+
+def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "absent.json"
+    good.write_text(json.dumps([SAGE]), encoding="utf-8")
+    assert main(["data", str(good), str(bad), str(good)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "\n".join(f"{describe(good)}\n" for _ in range(2))
+    assert shown.err == f"rapo: {bad}: no such file\n"
 
 
 def test_describe_counts_everything(tmp_path: Path) -> None:

@@ -76,6 +76,31 @@ def test_one_pretty_printed_dialogue_with_a_message_a_line_is_one_document(tmp_p
     assert len(dialogue.turns) == 2
 
 
+HEADS = {
+    "a broken array": b"[broken",
+    "a tag": b"<x>",
+    "a NUL": b"\0",
+    "a record with a NUL": LINE.replace(b"rains", b"ra\0ns"),
+    "a broken record": LINE[:-9],
+    "Python": repr(RECORD).encode(),
+    "twenty-five lines": b"\n".join([b"junk"] * 25),
+    "a record with a comma": LINE + b",",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_bad_head_costs_only_itself(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, HEADS[name] + b"\n" + LINE + b"\n" + LINE)
+    corpus = load_dialogues(path)
+    assert len(corpus.dialogues) == 2
+    assert [d.where for d in corpus.dropped] == [f"{path}, line {n + 1}" for n in range(HEADS[name].count(b"\n") + 1)]
+
+
+def test_a_bad_line_in_python_says_so(tmp_path: Path) -> None:
+    (dropped,) = load_dialogues(written(tmp_path, JSONL + repr(RECORD).encode())).dropped
+    assert dropped.why.startswith("looks like Python, not JSON; write it with json.dumps")
+
+
 def test_zip_members_that_cannot_be_read_are_dropped_by_name(tmp_path: Path) -> None:
     path = written(
         tmp_path, zipped({"read.me": b"x", "bad.json": b"[1, 2", "strategy.json": b'["a"]', "a.json": DOCUMENT})
@@ -117,6 +142,15 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "Git LFS pointer": (lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "`git lfs pull`"),
     "web page": (lambda: b"<!DOCTYPE html>\n<html></html>", "is a web page"),
+    "cut short, a record a line": (lambda: b"[\n" + (LINE + b",\n") * 3 + LINE + b"\n", "it looks cut short"),
+    "binary, in lines": (lambda: b"\x01\0\x02\n\0\n" * 30, "is binary"),
+    "UTF-16 without its mark": (lambda: JSONL.decode().encode("utf-16-le"), "is binary"),
+    "a word in quotes": (lambda: b"'Twas a dark night", "not valid JSON"),
+    "Python": (lambda: repr([RECORD]).encode(), "looks like Python, not JSON; write it with json.dumps"),
+    "Python in lines": (lambda: repr(RECORD).encode() + b"\n" + repr(RECORD).encode(), "looks like Python, not JSON"),
+    "Python's None": (lambda: b'[{"dialog": None}]', "looks like Python, not JSON"),
+    "web page with a record in it": (lambda: b"<html>\n" + LINE + b"\n</html>", "is a web page"),
+    "part of a web page": (lambda: b"<p>\nNot found\n</p>", "is a web page"),
     "parquet bomb": (lambda: parquet([{"text": "x" * (65 << 20)}], "zstd"), "a compression bomb; refused"),
     "nothing in ten thousand lines": (lambda: b"{}\n" * 20_000, "no dialogue in the first 10000 records; .*line 1"),
     "zip bomb": (lambda: zipped({"a.jsonl": b" " * (65 << 20)}), "a zip bomb; refused"),

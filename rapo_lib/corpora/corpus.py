@@ -17,6 +17,9 @@ SHOWN = 5  # ours: how many drops and turns `describe` spells out
 SAYS_SOMETHING = 30  # ours: bytes of UTF-8; about six English words or ten Chinese characters, more than a greeting
 PATIENCE = 10_000  # ours: records without a dialogue after which a file is given up
 AGE, START = 30, 35  # ours: corpora give neither; the middle of the range a profile may start in
+HEADING = re.compile(r"\s*(#{2,}|#\s|\*\*[^*]+\*\*[:：]?\s*$)")  # markdown, also a bold line of its own
+MARKS = re.compile(r"^\s*([>*+•-]|\d{1,2}\.)\s+|\*\*|__")  # bullets, numbers, bold
+HIDDEN = re.compile(r"[\W\d]*(the )?(hidden (topic|theme)|隐藏主题)", re.IGNORECASE)  # what a SAGE person is after
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def iter_dialogues(path: str | Path, report: Report = warn) -> Iterator[Dialogue
 
 def read(path: Path, report: Report) -> Iterator[Reading]:
     """Every dialogue of a file; a file without any is an error, after PATIENCE records at the latest."""
-    found, lost = 0, []
+    found, lost, noted = 0, [], set()
 
     def tell(dropped: Dropped) -> None:
         if dropped.lost and not found:
@@ -80,6 +83,9 @@ def read(path: Path, report: Report) -> Iterator[Reading]:
         except ValueError as error:
             tell(Dropped(where, str(error)))
             continue
+        for note in set(reading.notes) - noted:
+            tell(Dropped(str(path), note, lost=False))
+        noted.update(reading.notes)
         for repair in reading.repairs:
             tell(Dropped(where, repair, lost=False))
         found += 1
@@ -160,8 +166,22 @@ def profiles_from_dialogues(dialogues: Iterable[Dialogue]) -> list[SeekerProfile
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, in order."""
-    return [part for part in re.split(r"(?<=[.!?…])\s+|(?<=[。！？])\s*|\n+", text.strip()) if part]
+    """The sentences of a line, in order."""
+    return [part for part in re.split(r"(?<=[.!?…])\s+|(?<=[。！？])\s*", text.strip()) if part]
+
+
+def told(situation: str) -> list[str]:
+    """The sentences of a story, without markdown headings and marks, and without SAGE's hidden topic."""
+    found, hidden = [], False
+    for line in situation.splitlines():
+        bare = MARKS.sub("", line).strip()
+        if HIDDEN.match(bare):
+            hidden = True  # up to the next heading
+        elif HEADING.match(line):
+            hidden = False
+        elif not hidden:
+            found += sentences(bare)
+    return found
 
 
 def profile_of(dialogue: Dialogue) -> SeekerProfile | None:
@@ -173,7 +193,7 @@ def profile_of(dialogue: Dialogue) -> SeekerProfile | None:
     said = [turn.text for turn in dialogue.turns if turn.speaker == "seeker"]
     telling = [text for text in said if len(text.encode("utf-8")) >= SAYS_SOMETHING]
     if not said:
-        said = telling = sentences(dialogue.situation)
+        said = telling = told(dialogue.situation)
     if not said:
         return None
     problem = dialogue.problem or "something that weighs on them"

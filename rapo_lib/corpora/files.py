@@ -24,10 +24,13 @@ FREE = 64 * MIB  # ours: archives may always unpack to this much ...
 RATIO = 100  # ours: ... and beyond it to at most this many times their own size (text packs 3 to 15 times)
 PEEK = 20  # ours: lines looked at to tell JSONL from one JSON document
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # would steer a terminal or turn the text round
-NOT_DATA = (
-    (b"version https://git-lfs", "is a Git LFS pointer, not the data; fetch the data with `git lfs pull`"),
-    (b"<", "is a web page, not the data; download the raw file"),
+WEB_PAGE = "is a web page, not the data; download the raw file"
+NOT_DATA = (  # known by the first line, whatever follows
+    (re.compile(rb"version https://git-lfs"), "is a Git LFS pointer, not the data; fetch the data with `git lfs pull`"),
+    (re.compile(rb"<(!doctype|!--|html|\?xml)", re.IGNORECASE), WEB_PAGE),
+    (re.compile(rb"\xff\xfe|\xfe\xff"), "is UTF-16 text; save it as UTF-8"),
 )
+PYTHON = re.compile(r"'|None\b|True\b|False\b")  # where JSON has ", null, true, false
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt", ".parquet")  # zip members worth opening
 UNREADABLE = (  # what damage in a container shows as; the last two come from the names in a zip
     *(EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError),
@@ -138,19 +141,17 @@ def stream_records(
     if lines[0].startswith(b"PAR1"):
         yield from parquet_records(stream, name, limit)
         return
-    parsed = [is_json(line) for line in lines]
-    if len(lines) > 1 and parsed[0]:
+    if len(lines) > 1 and is_json(lines[0]):
         yield from line_records(stream, name, budget, report)
         return
     try:
-        root = read_document(stream, name, size, limit)
+        found = split_document(read_document(stream, name, size, limit), name)
     except CorpusError:
-        if lines[0].startswith(b"[") or not any(parsed[1:]):
+        if not holds_lines(stream):
+            refuse_strange(lines, name)
             raise
-        stream.seek(0)
-        yield from line_records(stream, name, budget, report)  # JSONL that opens with a broken line
-        return
-    yield from split_document(root, name)
+        found = line_records(stream, name, budget, report)
+    yield from found
 
 
 def peek(stream: BinaryIO, name: str) -> list[bytes]:
@@ -164,21 +165,41 @@ def peek(stream: BinaryIO, name: str) -> list[bytes]:
     if not lines:
         raise CorpusError(f"{name}: is empty")
     for head, what in NOT_DATA:
-        if lines[0].startswith(head):
+        if head.match(lines[0]):
             raise CorpusError(f"{name}: {what}")
-    if lines[0][:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise CorpusError(f"{name}: is UTF-16 text; save it as UTF-8")
-    if not lines[0].startswith(b"PAR1") and any(b"\0" in line for line in lines):
-        raise CorpusError(f"{name}: is binary; expected JSON, JSONL or parquet, plain or in .gz or .zip")
     return lines
 
 
+def refuse_strange(lines: list[bytes], name: str) -> None:
+    """Say of a file that is neither JSON nor JSONL what it is, where its first lines show it."""
+    if lines[0].startswith(b"<"):
+        raise CorpusError(f"{name}: {WEB_PAGE}") from None
+    if any(b"\0" in line for line in lines):
+        raise CorpusError(f"{name}: is binary; expected JSON, JSONL or parquet, plain or in .gz or .zip") from None
+
+
+def holds_lines(stream: BinaryIO) -> bool:
+    """Whether this is JSONL whose head is junk; the stream is then back at its start.
+
+    A broken document may have a record a line too, but those end with a comma, all but the last.
+    """
+    stream.seek(0)
+    records, parts, left = 0, 0, FREE
+    while left > 0 and (line := stream.readline(min(left, MAX_LINE + 1))):
+        left -= len(line)
+        bare = line.strip()
+        records += is_json(bare)
+        parts += bare.endswith(b",") and is_json(bare[:-1])
+    stream.seek(0)
+    return records > parts
+
+
 def is_json(line: bytes) -> bool:
-    """Whether the line alone is a JSON object or array."""
+    """Whether the line alone is a JSON object or array, in UTF-8."""
     if line[:1] not in (b"{", b"["):
         return False
     try:
-        json.loads(line)
+        json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return False
     return True
@@ -235,6 +256,8 @@ def not_json(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         cut = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
         at = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        if PYTHON.match(error.doc, error.pos) and error.doc[: error.pos].rstrip().endswith(("{", "[", ",", ":")):
+            return f"looks like Python, not JSON; write it with json.dumps ({at})"
         return f"not valid JSON, {'it looks cut short' if cut else 'broken'} ({at})"
     return f"not valid JSON ({error})"
 

@@ -21,6 +21,7 @@ class Said(NamedTuple):
     strategy: Any = None
     feedback: Any = None
     emotion: Any = None
+    annotation: Any = None  # the object that strategy and feedback were looked for in
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ def sage(record: dict[str, Any]) -> Draft:
 
 def sage_profile(record: dict[str, Any]) -> Draft:
     """SAGE and RLVER profiles: a background and, in some files, the first thing the person says."""
-    said = [Said("seeker", record["first_talk"])] if record.get("first_talk") else []
+    talk = record.get("first_talk")
+    said = [] if talk in (None, "") else [Said("seeker", talk)]
     return Draft("sage-profile", said, record.get("id"), situation=record.get("scene"), problem=record.get("topic"))
 
 
@@ -139,24 +141,51 @@ def labelled(line: str) -> Said:
 
 def trl(record: dict[str, Any]) -> Draft:
     """TRL's conversational rows: a prompt and, where there is one, its completion or the chosen answer."""
-    answer = listed(first(record, ("completion", "chosen")))
-    return replace(general("chat", record, "prompt"), said=map(said_of, [*record["prompt"], *answer]))
+    answer = first(record, ("completion", "chosen"))
+    if isinstance(answer, str):
+        answer = {"role": "assistant", "content": answer}
+    turns = record["prompt"] + ([] if answer is None else listed_or_one(answer))
+    return replace(general("chat", record, "prompt"), said=map(said_of, turns))
 
 
 def sotopia(record: dict[str, Any]) -> Draft:
-    """SOTOPIA episode logs and exports. The first agent is read as the seeker, the second as the supporter (ours)."""
-    messages = listed(record.get("raw_messages") or record.get("messages"))
-    triples = [m for turn in messages for m in listed(turn) if isinstance(m, list | tuple) and len(m) == 3]
-    names = list(mapped(record.get("agents_background"))) or agent_names(triples)
+    """SOTOPIA episode logs and exports. Whoever acts first is read as the seeker, the other as the supporter (ours).
+
+    That order is the one thing logs and exports share: the order of names in an export means nothing.
+    """
+    messages = flat(listed(record.get("raw_messages") or record.get("messages")))
+    triples = [m for m in messages if is_triple(m)]
+    background = list(mapped(record.get("agents_background")))
+    names = agent_names(triples) or background
+    if len(names) != 2 and len(background) == 2:
+        names = background  # somebody else speaks up; those turns are left out, on record
     if len(names) != 2:
         raise ValueError(f"sotopia: {len(names)} agents where a dialogue has two")
     if not triples:
-        triples = written_out(str(record.get("social_interactions")), names)
-    spoken = ((name, speech) for name, _, text in triples if name in names and (speech := speech_of(text)))
-    roles = {names[0]: "seeker", names[1]: "supporter"}
+        messages += written_out(str(record.get("social_interactions")), names)
     told = str(triples[0][2]).partition("Scenario:")[2] if triples else ""
     scenario = record.get("scenario") or told.partition("\nParticipants:")[0].strip()
-    return Draft("sotopia", [Said(roles[name], text) for name, text in spoken], first(record, IDS), situation=scenario)
+    return Draft("sotopia", acted(messages, names), first(record, IDS), situation=scenario)
+
+
+def flat(turns: list[Any]) -> list[Any]:
+    """The messages of all turns, and whatever stands where a turn should."""
+    return [message for turn in turns for message in (turn if isinstance(turn, list) else [turn])]
+
+
+def is_triple(message: Any) -> bool:
+    """Whether this is a [sender, receiver, text]."""
+    return isinstance(message, list | tuple) and len(message) == 3
+
+
+def acted(messages: list[Any], names: list[str]) -> Iterator[Said]:
+    """What was said and done, in order; what nobody of the two said comes as the turn of somebody unknown."""
+    said = [(m[0], speech_of(m[2])) if is_triple(m) else (None, None) for m in messages]
+    seeker = next((who for who, speech in said if who in names and isinstance(speech, str) and speech), None)
+    for who, speech in said:
+        if who != "Environment" and speech != "":
+            role = "seeker" if who == seeker else "supporter"
+            yield Said(role if who in names else who and f"agent {who}", speech)
 
 
 def agent_names(triples: list[Any]) -> list[str]:
@@ -173,10 +202,10 @@ def written_out(text: str, names: list[str]) -> list[tuple[str, str, str]]:
     return [(name, "Environment", body) for name, body in zip(parts[1::2], bodies, strict=True)]
 
 
-def speech_of(text: Any) -> str:
-    """The words of a SOTOPIA action; gestures keep their "[action]" mark, doing nothing is no turn."""
+def speech_of(text: Any) -> Any:
+    """The words of a SOTOPIA action; gestures keep their "[action]" mark, doing nothing is empty."""
     if not isinstance(text, str):
-        return ""
+        return text
     text = text.strip()
     if quoted := SAID.match(text):
         return quoted[1]
@@ -232,13 +261,15 @@ def said_of(turn: Any) -> Said:
     """A turn object in any of the usual spellings."""
     if not isinstance(turn, dict):
         return Said(None, None)
-    notes = mapped(turn.get("annotation"))
+    annotation = turn.get("annotation")
+    notes = mapped(annotation)
     return Said(
         speaker=first(turn, ("speaker", "role", "from")),
         text=first(turn, ("content", "text", "value")),
-        strategy=first(notes, ("strategy",)) or first(turn, ("strategy", "strategies")),
-        feedback=first(notes, ("feedback",)) or turn.get("feedback"),
+        strategy=either(notes.get("strategy"), first(turn, ("strategy", "strategies"))),
+        feedback=either(notes.get("feedback"), turn.get("feedback")),
         emotion=first(turn, ("emotion-point", "emotion_point", "emotion")),
+        annotation=annotation,
     )
 
 
@@ -253,6 +284,11 @@ def first(record: dict[str, Any], keys: Iterable[str]) -> Any:
     return None
 
 
+def either(value: Any, other: Any) -> Any:
+    """The first of the two that says anything; 0 and false do, though they are wrong."""
+    return other if value is None or value == "" else value
+
+
 def mapped(value: Any) -> dict[str, Any]:
     """An object, or an empty one where the file has something else."""
     return value if isinstance(value, dict) else {}
@@ -261,3 +297,8 @@ def mapped(value: Any) -> dict[str, Any]:
 def listed(value: Any) -> list[Any]:
     """A list, or an empty one where the file has something else."""
     return value if isinstance(value, list) else []
+
+
+def listed_or_one(value: Any) -> list[Any]:
+    """A list; a single value counts as a list of one."""
+    return value if isinstance(value, list) else [value]

@@ -8,19 +8,23 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby
 from typing import Any
 
-from rapo_lib.corpora.layouts import Draft, Said, drafted, first, mapped
+from rapo_lib.corpora.layouts import Draft, Said, drafted, listed_or_one, mapped
 from rapo_lib.corpora.strategies import strategy_name
 from rapo_lib.dialogue import Dialogue, Speaker, Turn, dialogue_from_record
 
 SPEAKERS: dict[str, Speaker] = {
-    **dict.fromkeys(("seeker", "speaker", "usr", "user", "human", "client", "esc-role"), "seeker"),
+    **dict.fromkeys(("seeker", "speaker", "usr", "user", "human", "client", "patient", "esc-role"), "seeker"),
+    **dict.fromkeys(("help-seeker", "help seeker", "help_seeker", "helpseeker"), "seeker"),
     **dict.fromkeys(
         ("supporter", "listener", "sys", "assistant", "gpt", "ai", "bot", "model", "ai assistant"), "supporter"
     ),
-    **dict.fromkeys(("ai assitant", "counselor", "therapist"), "supporter"),  # the first is ESC-Eval's own spelling
+    **dict.fromkeys(("ai assitant", "chatbot", "helper"), "supporter"),  # the first is ESC-Eval's own spelling
+    **dict.fromkeys(("counselor", "counsellor", "therapist", "doctor"), "supporter"),
 }
 SURVEY = ("initial_emotion_intensity", "empathy", "relevance", "final_emotion_intensity")
 OWN = {f.name for f in fields(Dialogue)}
+LANGUAGES = ("eng", "rus")  # ESConv-ru has both; the series reads English
+BOTH = "texts in English and Russian; the English is read"
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,6 +35,7 @@ class Reading:
     format: str
     dialogue: Dialogue
     repairs: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # true of the file rather than the record: to be said once
 
 
 def read_record(record: Any, fallback_id: str, source: str) -> Reading:
@@ -41,9 +46,11 @@ def read_record(record: Any, fallback_id: str, source: str) -> Reading:
     else:
         draft = drafted(record)
         name, dialogue = draft.format, replace(dialogue_of(draft, repairs), source=source)
+    notes = (BOTH,) if BOTH in repairs else ()
+    repairs = [repair for repair in repairs if repair != BOTH]
     if not dialogue.turns and not (name == "sage-profile" and dialogue.situation):
         raise ValueError(f"{name}: no readable turn" + (f" ({repairs[0]})" if repairs else ""))
-    return Reading(name, replace(dialogue, id=dialogue.id or fallback_id), tuple(repairs))
+    return Reading(name, replace(dialogue, id=dialogue.id or fallback_id), tuple(repairs), notes)
 
 
 def dialogue_of(draft: Draft, repairs: list[str]) -> Dialogue:
@@ -72,8 +79,9 @@ def turn_of(said: Said, number: int, repairs: list[str]) -> Turn | None:
     if not text:
         repairs.append(f"{at}: no text; left out")
         return None
-    names = (name for name in listed_or_one(said.strategy) if isinstance(name, str))
-    raw = tuple(name for name in (plain(name, f"{at}: strategy", repairs) for name in names) if name)
+    object_of(said.annotation, f"{at}: annotation", repairs)
+    labels = (plain(label, f"{at}: strategy", repairs) for label in listed_or_one(said.strategy))
+    raw = tuple(label for label in labels if label)
     return Turn(
         speaker=speaker,
         text=text,
@@ -88,6 +96,8 @@ def own(record: dict[str, Any], repairs: list[str]) -> Dialogue:
     """Our own JSONL; anything `to_record` wrote comes back equal."""
     if not isinstance(record["turns"], list):
         raise ValueError("rapo: 'turns' is not a list")
+    if any(isinstance(turn.get("strategies"), str) for turn in map(mapped, record["turns"])):
+        raise ValueError("rapo: 'strategies' is not a list")  # a tuple of it would be its letters
     try:
         dialogue = dialogue_from_record(record)
     except TypeError as error:
@@ -96,9 +106,9 @@ def own(record: dict[str, Any], repairs: list[str]) -> Dialogue:
     texts = {
         key: plain(record.get(key, ""), key, repairs) for key in ("situation", "problem", "emotion_type", "source")
     }
-    rated = ((plain(k, "survey", repairs), v) for k, v in mapped(dialogue.survey).items())
+    rated = ((plain(k, "survey", repairs), v) for k, v in object_of(dialogue.survey, "survey", repairs).items())
     scores = {k: score_of(v, f"survey {shown(k)}", repairs) for k, v in rated}
-    survey = None if dialogue.survey is None else scores
+    survey = scores if isinstance(dialogue.survey, dict) else None
     return Dialogue(id=plain_id(dialogue.id), turns=merged(turns, repairs), survey=survey, **texts)
 
 
@@ -139,9 +149,9 @@ def merged(turns: list[Turn], repairs: list[str]) -> tuple[Turn, ...]:
 
 
 def plain(value: Any, at: str, repairs: list[str]) -> str:
-    """Trimmed text; of two languages the translation (ESConv-ru), of message parts the text parts."""
+    """Trimmed text; of two languages the English, of message parts the text parts."""
     if isinstance(value, dict):
-        value = first(value, ("rus", "eng"))
+        value = in_english(value, repairs)
     if isinstance(value, list):
         parts = [part.get("text") for part in map(mapped, value)]
         if not all(isinstance(part, str) for part in parts):
@@ -158,6 +168,16 @@ def plain(value: Any, at: str, repairs: list[str]) -> str:
         repairs.append(f"{at}: half a character (lone surrogate) replaced")
         return SURROGATE.sub("\ufffd", text)
     return text
+
+
+def in_english(value: dict[str, Any], repairs: list[str]) -> Any:
+    """Of a text in two languages (ESConv-ru) the English, or the one there is; another object stays as it is."""
+    given = [value[key] for key in LANGUAGES if value.get(key) not in (None, "")]
+    if len(given) > 1:
+        repairs.append(BOTH)
+    if given:
+        return given[0]
+    return None if value.keys() <= set(LANGUAGES) else value
 
 
 def known_strategy(name: str, at: str, repairs: list[str]) -> str:
@@ -188,21 +208,25 @@ def score_of(value: Any, at: str, repairs: list[str]) -> int | None:
 
 
 def point_of(value: Any, at: str, repairs: list[str]) -> float | None:
-    """An emotion point on SAGE's scale, 0-100; missing is None."""
+    """An emotion point on SAGE's scale, clamped to 0-100 (SAGE itself has no lower bound); missing is None."""
     if value is None or value == "":
         return None
     number = number_of(value)
-    if number is None or not 0 <= number <= 100:
-        repairs.append(f"{at}: emotion {shown(value)} is not 0-100; read as missing")
+    if number is None:
+        repairs.append(f"{at}: emotion {shown(value)} is not a number; read as missing")
         return None
-    return number
+    if not 0 <= number <= 100:
+        repairs.append(f"{at}: emotion {shown(value)} is outside 0-100; clamped")
+    return min(max(number, 0.0), 100.0)
 
 
 def survey_of(value: Any, repairs: list[str]) -> dict[str, int | None] | None:
     """ESConv's closing survey, flat: the seeker's four scores, and the supporter's one."""
+    sides = known_part(value, ("seeker", "supporter"), "survey", repairs)
     if not isinstance(value, dict):
         return None
-    seeker, supporter = mapped(value.get("seeker")), mapped(value.get("supporter"))
+    seeker = known_part(sides.get("seeker"), SURVEY, "survey, seeker", repairs)
+    supporter = known_part(sides.get("supporter"), ("relevance",), "survey, supporter", repairs)
     scores = {key: score_of(seeker.get(key), f"survey {key}", repairs) for key in SURVEY}
     return {
         **scores,
@@ -210,15 +234,25 @@ def survey_of(value: Any, repairs: list[str]) -> dict[str, int | None] | None:
     }
 
 
+def known_part(value: Any, keys: tuple[str, ...], at: str, repairs: list[str]) -> dict[str, Any]:
+    """An object that should have these keys; every other key is put on record."""
+    found = object_of(value, at, repairs)
+    strange = (key for key, given in found.items() if key not in keys and given is not None)
+    repairs.extend(f"{at}: unknown key {shown(key)}; left out" for key in strange)
+    return found
+
+
+def object_of(value: Any, at: str, repairs: list[str]) -> dict[str, Any]:
+    """An object, empty where there is none; anything else that says something is put on record."""
+    if not isinstance(value, dict) and value not in (None, "", []):
+        repairs.append(f"{at}: {shown(value)} is not an object; left out")
+    return mapped(value)
+
+
 def plain_id(value: Any) -> str:
     """An id as text, empty where there is none."""
     known = isinstance(value, str | int) and not isinstance(value, bool)
     return plain(str(value), "id", []) if known else ""
-
-
-def listed_or_one(value: Any) -> list[Any]:
-    """A list; a single value counts as a list of one."""
-    return value if isinstance(value, list) else [value]
 
 
 def shown(value: Any) -> str:
