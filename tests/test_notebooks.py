@@ -90,9 +90,9 @@ def test_arms_differ_only_in_what_they_say(series):
     full = json.loads((series / "04_hybrid_training/full/arm.json").read_text("utf-8"))
     for name in ("without_reactions", "without_distillation"):
         arm = json.loads((series / f"05_ablations/{name}/arm.json").read_text("utf-8"))
-        assert arm["settings"] == full["settings"] and arm["seed"] == full["seed"]
+        assert arm["settings"] == full["settings"] | arm["arm"]["overrides"] and arm["seed"] == full["seed"]
         changed = {k for k in arm["arm"] if arm["arm"][k] != full["arm"][k]} - {"name", "label"}
-        assert changed == ({"reactions"} if name == "without_reactions" else {"weight"})
+        assert changed == ({"reactions"} if name == "without_reactions" else {"overrides"})
 
 
 def test_rollouts_hold_what_the_arm_heard(series):
