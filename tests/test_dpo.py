@@ -1,8 +1,7 @@
 """DPO on a tiny random Llama: which pairs are made, and that training moves towards the preferred replies."""
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from trainers import tiny
 
 from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.dpo import Judged, judged_start, preference_pairs, train_dpo
@@ -19,22 +18,6 @@ ROWS = [training_row(p, [Turn("seeker", p.opening[:40])]) for p in load_profiles
 @pytest.fixture(scope="module")
 def tokenizer():
     return load_tokenizer()
-
-
-def tiny(tokenizer):
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return LlamaForCausalLM(config)
 
 
 class LongerIsBetter:
