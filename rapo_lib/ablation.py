@@ -18,15 +18,13 @@ import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib import checkpoints
-from rapo_lib.arms import ARMS, LABELS, WARM, Arm
-from rapo_lib.controls import controlled_feedback, controlled_judge
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record, turn_from_record
-from rapo_lib.dpo import judged_start, preference_pairs, train_dpo
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
+from rapo_lib.grid.arms import ARMS, LABELS, WARM, Arm
+from rapo_lib.grid.controls import controlled_feedback, controlled_judge
+from rapo_lib.judge.oracle_fitted import FIT_ON, OracleFittedJudge, fit_judge, save_judge
 from rapo_lib.models import load_adapter, load_model, lora_config
-from rapo_lib.oracle_fitted import FIT_ON, OracleFittedJudge, fit_judge, save_judge
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import (
     RapoError,
@@ -44,9 +42,11 @@ from rapo_lib.runs import (
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
 from rapo_lib.simulation import Feedback, Rollout, Row, SimulatedFeedback, training_row
+from rapo_lib.training import checkpoints
+from rapo_lib.training.dpo import judged_start, preference_pairs, train_dpo
 from rapo_lib.warmstart import WarmStartConfig, warm_start
 
-__all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `arms`, and looked for here
+__all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `grid.arms`, and looked for here
 log = logging.getLogger(__name__)
 
 

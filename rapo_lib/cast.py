@@ -19,7 +19,7 @@ MADE_BY = "01_simulator_setup"
 REMEDY = "set `corpus` in the parameters cell to a file that `rapo data FILE` can read, or to None for our own people"
 ENGLISH = (
     "`rapo data` reads them, but the embedded seeker plays English only (from your own code a language model may play "
-    "others: rapo_lib.lm_seeker); set `corpus` to a file with English dialogues, or to None for our own people"
+    "others: rapo_lib.lm.seeker); set `corpus` to a file with English dialogues, or to None for our own people"
 )
 
 

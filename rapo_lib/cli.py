@@ -12,7 +12,7 @@ from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
 
 if TYPE_CHECKING:
-    from rapo_lib.grid import Failure
+    from rapo_lib.grid.run import Failure
 
 MODELS = ROOT / "models.lock"
 PATHS = ("corpus",)  # parameters that name a file: relative ones are meant from where the user stands
@@ -132,7 +132,8 @@ def run_reproduce(options: argparse.Namespace) -> None:
 
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
-    from rapo_lib import grid, results
+    from rapo_lib.grid import results
+    from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir
 
     folder = run_dir(options.run or options.profile) / "ablate"
@@ -152,7 +153,8 @@ def run_ablate(options: argparse.Namespace) -> None:
 
 def work_through(options: argparse.Namespace, folder: Path) -> "list[Failure]":
     """The search if asked for, then the cells; only the inputs with --prepare."""
-    from rapo_lib import cell, grid, rates
+    from rapo_lib.grid import cell, rates
+    from rapo_lib.grid import run as grid
 
     plan = grid.Plan(
         folder=folder,
@@ -201,8 +203,8 @@ def run_plan(options: argparse.Namespace) -> None:
     """`rapo plan`"""
     import torch
 
-    from rapo_lib import plan
     from rapo_lib.profiles import settings_from_text
+    from rapo_lib.training import plan
 
     chosen = settings_from_text(options.profile, dict(options.overrides))
     print(plan.describe(chosen, plan.plan(chosen, torch.bfloat16)))
@@ -210,7 +212,7 @@ def run_plan(options: argparse.Namespace) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     """`rapo evaluate`: the model is loaded once, and only if a suite is still to be done."""
-    from rapo_lib import suites
+    from rapo_lib.measures import suites
 
     protocol = suites.Protocol(seed=options.seed, turns=options.turns, limit=options.limit)
     load = cache(lambda: suites.load_subject(options.model, options.adapter, protocol))
@@ -223,7 +225,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 def run_prefer_make(options: argparse.Namespace) -> None:
     """`rapo prefer make`"""
-    from rapo_lib import sheets
+    from rapo_lib.measures import sheets
 
     made = sheets.make_sheets(
         sheets.read_pairs(options.pairs),
@@ -239,7 +241,7 @@ def run_prefer_make(options: argparse.Namespace) -> None:
 
 def run_prefer_read(options: argparse.Namespace) -> None:
     """`rapo prefer read`"""
-    from rapo_lib import votes
+    from rapo_lib.measures import votes
 
     found = votes.read_votes(options.answers, votes.read_key(options.key))
     for problem in found.problems:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, opening_history, to_messages
 from rapo_lib.feedback import CandidateGroup, Judge
 from rapo_lib.fluency import fluency_batch
-from rapo_lib.perception import perceive_batch
+from rapo_lib.person.perception import perceive_batch
 from rapo_lib.runs import seed_for
 from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Seeker

@@ -19,10 +19,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 from scipy.stats import rankdata
 
-from rapo_lib.critique import write_critique
 from rapo_lib.dialogue import Turn
-from rapo_lib.reading import Reading, read_batch
-from rapo_lib.rubric import Traits, read_replies, rubric_score
+from rapo_lib.judge.critique import write_critique
+from rapo_lib.judge.reading import Reading, read_batch
+from rapo_lib.judge.rubric import Traits, read_replies, rubric_score
 
 T = TypeVar("T")
 MARK_SHARE = 0.6  # ours: weight of the rubric's mark beside the relief

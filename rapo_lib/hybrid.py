@@ -7,12 +7,12 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 2. The teacher prompt is made for dialogue: the history as it is, the critique as a note behind the seeker's last
    words. The student's own reply is never shown to the teacher (it collapses entropy, SDPO's ablation).
 3. An abstained verdict gives its group advantage 0 and no distillation, and is counted.
-4. Prompts are computed once per group, in sampling, student and teacher (see `packing`); with `fast=False` each reply
+4. Prompts are computed once per group, in sampling, student and teacher (see `training.packing`); with `fast=False` each reply
    has a row of its own and trl samples, as in trl.
 5. `mixing="advantage"` is SDPO's rule, trl has the loss blend alone; and trl's SDPO takes a `beta` without using it:
    here it weighs GRPO's KL to the start, which is the model without the adapter.
 6. A reply cut off at the token limit scores as the worst of its group.
-7. A broken update is dropped, a checkpoint is whole and holds all that the next step depends on (see `checkpoints`).
+7. A broken update is dropped, a checkpoint is whole and holds all that the next step depends on (see `training.checkpoints`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,16 +32,16 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
-from rapo_lib import card, checkpoints, losses, watch
-from rapo_lib.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import best_dtype, device, merged
-from rapo_lib.packed import packed
-from rapo_lib.packing import pack, runs_of_equal
 from rapo_lib.runs import RapoError, atomic_folder, versions
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
 from rapo_lib.simulation import Feedback
+from rapo_lib.training import card, checkpoints, losses, watch
+from rapo_lib.training.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
+from rapo_lib.training.packed import packed
+from rapo_lib.training.packing import pack, runs_of_equal
 
 NOTES = ("critique", "critique_and_reaction", "critique_and_sibling")
 MIXINGS = ("loss", "advantage")

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from rapo_lib.arms import ARMS, FULL, LABELS, WARM
+from rapo_lib.grid.arms import ARMS, FULL, LABELS, WARM
 from rapo_lib.runs import Stage, write_csv, write_json
 from rapo_lib.stats import bands
 

@@ -7,7 +7,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.dialogue import Message, fit_messages
 from rapo_lib.models import merged
-from rapo_lib.packed import packed
+from rapo_lib.training.packed import packed
 
 
 def prompt_ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,6 +1,6 @@
 """The seeker: a person who answers a reply, and whose feelings are known.
 
-What they feel is appraised (`appraisal`), what they say is worded (`wording`); both depend only on what was said.
+What they feel is appraised (`person.appraisal`), what they say is worded (`person.wording`); both depend only on what was said.
 """
 
 import random
@@ -12,11 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
-from rapo_lib import encoder, perception
-from rapo_lib.appraisal import Heard, Spoken, replay
+from rapo_lib import encoder
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles
-from rapo_lib.perception import Perception
-from rapo_lib.wording import load_bank, word_reaction
+from rapo_lib.person import perception
+from rapo_lib.person.appraisal import Heard, Spoken, replay
+from rapo_lib.person.perception import Perception
+from rapo_lib.person.wording import load_bank, word_reaction
 
 __all__ = ["AppraisalSeeker", "ProbeSeeker", "Reaction", "Seeker", "load_profiles", "probe_reply"]
 

@@ -1,7 +1,7 @@
 """Hindsight dialogue selection: which supporter turns, looking back, changed how the seeker feels.
 
 RAPO asks a language model to mark such turns over the whole dialogue; its criterion is not public. Ours reads text:
-1. The level of each seeker turn is read from its words (`reading`).
+1. The level of each seeker turn is read from its words (`judge.reading`).
 2. A change counts as far as it lasts: median level of this and the next two seeker turns against the three before, and
    never more than the step taken at this turn, so that a polite 'thanks' that is gone a turn later counts little.
 3. It is credited to the supporter turn that it follows, which may lie up to two turns earlier when the seeker comes
@@ -17,8 +17,8 @@ import numpy as np
 
 from rapo_lib.dialogue import Dialogue, Turn
 from rapo_lib.encoder import embed
-from rapo_lib.reading import cause_names, read_batch, read_sentences, split_sentences, words
-from rapo_lib.rubric import name_acts
+from rapo_lib.judge.reading import cause_names, read_batch, read_sentences, split_sentences, words
+from rapo_lib.judge.rubric import name_acts
 
 log = logging.getLogger(__name__)
 

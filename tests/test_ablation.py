@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from trainers import G, tiny, train_tiny_arm
 
-from rapo_lib import checkpoints
 from rapo_lib.ablation import ARMS, arm_settings, gather, people, read_pairs, step_metrics
 from rapo_lib.models import load_tokenizer, save_model
 from rapo_lib.profiles import PROFILES, Settings, settings
 from rapo_lib.runs import RapoError, hash_path
 from rapo_lib.simulation import Rollout
+from rapo_lib.training import checkpoints
 
 
 def test_profiles_are_settings_with_known_names():

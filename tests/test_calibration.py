@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from rapo_lib.calibration import agreement, calibrate_judges, calibrate_seekers
 from rapo_lib.chat import Answer, ChatModel, Endpoint, LocalModel, Prices, Scripted
 from rapo_lib.dialogue import Turn, load_profiles, opening_history
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, Verdict
-from rapo_lib.lm_judge import LMJudge
-from rapo_lib.lm_seeker import LMSeeker
+from rapo_lib.lm.calibration import agreement, calibrate_judges, calibrate_seekers
+from rapo_lib.lm.judge import LMJudge
+from rapo_lib.lm.roles import make_roles
+from rapo_lib.lm.seeker import LMSeeker
 from rapo_lib.profiles import settings
-from rapo_lib.roles import make_roles
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply
 

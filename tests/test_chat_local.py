@@ -12,11 +12,11 @@ from rapo_lib.chat import ChatModel, ChatRequest, LocalModel
 from rapo_lib.chat.local import Row, Writer, chat_ids, pick
 from rapo_lib.chat.parsing import closed
 from rapo_lib.dialogue import Dialogue, Turn, load_profiles
-from rapo_lib.lm_critic import LMCritic
-from rapo_lib.lm_judge import answer_schema
-from rapo_lib.lm_selection import LMSelector
+from rapo_lib.lm.critic import LMCritic
+from rapo_lib.lm.judge import answer_schema
+from rapo_lib.lm.roles import make_roles
+from rapo_lib.lm.selection import LMSelector
 from rapo_lib.profiles import settings
-from rapo_lib.roles import make_roles
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import SimulatedFeedback, training_row
 

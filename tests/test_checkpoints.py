@@ -7,9 +7,9 @@ import pytest
 import torch
 from trainers import G, Scripted, make
 
-from rapo_lib import checkpoints
 from rapo_lib.models import load_tokenizer
 from rapo_lib.runs import RapoError
+from rapo_lib.training import checkpoints
 
 SPEED = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 

@@ -7,8 +7,9 @@ from importlib import resources
 import pytest
 import yaml
 
-from rapo_lib.arms import ARMS, FULL
-from rapo_lib.claims import (
+from rapo_lib.evaluation import SUCCESS, TURNS
+from rapo_lib.grid.arms import ARMS, FULL
+from rapo_lib.grid.claims import (
     INCONCLUSIVE,
     NOT_SUPPORTED,
     NOT_TESTABLE,
@@ -19,7 +20,6 @@ from rapo_lib.claims import (
     same_claims,
     shipped_claims,
 )
-from rapo_lib.evaluation import SUCCESS, TURNS
 from rapo_lib.runs import RapoError
 from rapo_lib.stats import Interval
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rapo_lib.ablation import arm_feedback, arm_settings
-from rapo_lib.arms import ARMS, FULL, PRIMARY, known_arm
-from rapo_lib.controls import CRITIQUE_CONTROLS, GENERIC, ChangedCritiques, ShuffledReactions, rotated
 from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, RubricJudge, Verdict
+from rapo_lib.grid.arms import ARMS, FULL, PRIMARY, known_arm
+from rapo_lib.grid.controls import CRITIQUE_CONTROLS, GENERIC, ChangedCritiques, ShuffledReactions, rotated
 from rapo_lib.profiles import settings
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker

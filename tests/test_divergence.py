@@ -7,8 +7,8 @@ from peft import get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rapo_lib.dialogue import Turn, to_messages
-from rapo_lib.divergence import divergence, partway
 from rapo_lib.evaluation import ModelPolicy
+from rapo_lib.measures.divergence import divergence, partway
 from rapo_lib.models import load_tokenizer, lora_config
 from rapo_lib.sampling import prompt_ids
 

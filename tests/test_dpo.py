@@ -4,12 +4,12 @@ import pytest
 from trainers import tiny
 
 from rapo_lib.dialogue import Turn, load_profiles
-from rapo_lib.dpo import Judged, judged_start, preference_pairs, train_dpo
 from rapo_lib.feedback import Verdict
 from rapo_lib.models import load_adapter, load_tokenizer
 from rapo_lib.profiles import settings
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import training_row
+from rapo_lib.training.dpo import Judged, judged_start, preference_pairs, train_dpo
 
 CHOSEN = settings("smoke", {"steps": 3, "group": 3, "groups": 2, "reply_tokens": 6, "learning_rate": 0.02})
 ROWS = [training_row(p, [Turn("seeker", p.opening[:40])]) for p in load_profiles("train")[:4]]

@@ -17,8 +17,8 @@ import rapo_lib
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, RubricJudge, scores_from
-from rapo_lib.reading import features, polarity, read_batch, read_relief, read_rows, ridge, words
-from rapo_lib.rubric import fault, questions_before, read_replies, rubric_score
+from rapo_lib.judge.reading import features, polarity, read_batch, read_relief, read_rows, ridge, words
+from rapo_lib.judge.rubric import fault, questions_before, read_replies, rubric_score
 
 HISTORY = (Turn("seeker", "My exam is on Friday and I can't sleep. Everyone will see that I don't belong here."),)
 ADVICE = "You should make a timetable and stick to it."
@@ -36,12 +36,12 @@ def judged(replies, reactions, history=HISTORY):
     return EmbeddedJudge().compare(CandidateGroup(history, tuple(replies), reactions and tuple(reactions)))
 
 
-@pytest.mark.parametrize("module", ["feedback", "reading", "rubric", "critique", "selection"])
+@pytest.mark.parametrize("module", ["feedback", "judge/reading", "judge/rubric", "judge/critique", "selection"])
 def test_the_judge_shares_nothing_with_the_seeker(module):
     tree = ast.parse((Path(rapo_lib.__file__).parent / f"{module}.py").read_text("utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {name.removeprefix("rapo_lib.") for name in imported if name.startswith("rapo_lib")}
-    assert ours <= {"dialogue", "encoder", "reading", "rubric", "critique", "feedback"}
+    assert ours <= {"dialogue", "encoder", "feedback", "judge.reading", "judge.rubric", "judge.critique"}
 
 
 # ---------------------------------------------------------------------------------------------- reading

@@ -14,14 +14,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rapo_lib import grid, results, runs
+from rapo_lib import runs
 from rapo_lib.ablation import people
-from rapo_lib.arms import ARMS, WARM
-from rapo_lib.cell import SEEKERS, cell_folder, prepare, random_histories, read_asked, run_cell, selected_histories
-from rapo_lib.claims import INCONCLUSIVE, NOT_TESTABLE, shipped_claims
 from rapo_lib.cli import main
 from rapo_lib.dialogue import Dialogue, Turn
-from rapo_lib.grid import Plan, belong_together, finished_cells, merge, parse_arms, parse_seeds, run_grid, shard
+from rapo_lib.grid import results
+from rapo_lib.grid import run as grid
+from rapo_lib.grid.arms import ARMS, WARM
+from rapo_lib.grid.cell import SEEKERS, cell_folder, prepare, random_histories, read_asked, run_cell, selected_histories
+from rapo_lib.grid.claims import INCONCLUSIVE, NOT_TESTABLE, shipped_claims
+from rapo_lib.grid.run import Plan, belong_together, finished_cells, merge, parse_arms, parse_seeds, run_grid, shard
 from rapo_lib.models import load_tokenizer
 from rapo_lib.runs import RapoError
 

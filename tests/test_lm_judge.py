@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_lib.canaries import Canary, load_canaries, measure
 from rapo_lib.chat import Answer, ChatModel, Failure, Scripted
 from rapo_lib.dialogue import Turn
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge
-from rapo_lib.lm_judge import LMJudge, answer_schema, centred_ranks, contradicts, flipped
-from rapo_lib.prompts import load_prompt, quoted
+from rapo_lib.lm.canaries import Canary, load_canaries, measure
+from rapo_lib.lm.judge import LMJudge, answer_schema, centred_ranks, contradicts, flipped
+from rapo_lib.lm.prompts import load_prompt, quoted
 from rapo_lib.runs import RapoError
 
 HISTORY = (Turn("seeker", "My exam is on Friday and I can't sleep.", emotion=35.0),)

@@ -10,8 +10,8 @@ import pytest
 from rapo_lib.chat import Answer, ChatModel, Failure, Scripted
 from rapo_lib.dialogue import Disclosure, SeekerProfile, Turn, load_profiles, opening_history
 from rapo_lib.evaluation import self_play
-from rapo_lib.lm_seeker import LMSeeker, flaw, latest, tidy
-from rapo_lib.prompts import load_prompt
+from rapo_lib.lm.prompts import load_prompt
+from rapo_lib.lm.seeker import LMSeeker, flaw, latest, tidy
 
 PERSON = load_profiles("train")[0]
 OPENING = opening_history(PERSON)

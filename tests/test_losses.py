@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 from trl.experimental.sdpo import loss_utils as trl_losses
 
-from rapo_lib import losses
+from rapo_lib.training import losses
 
 
 def test_advantages_by_hand():

@@ -5,9 +5,9 @@ import torch
 from peft import get_peft_model
 
 from rapo_lib.models import HASHES, is_whole, load_model, load_tokenizer, lora_config, merged, save_model
-from rapo_lib.packed import packed
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import fit, sample_replies
+from rapo_lib.training.packed import packed
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from rapo_lib.dialogue import Turn, load_profiles
 from rapo_lib.feedback import CandidateGroup
-from rapo_lib.oracle_fitted import _left_out, fit_judge, load_judge, save_judge
+from rapo_lib.judge.oracle_fitted import _left_out, fit_judge, load_judge, save_judge
 from rapo_lib.runs import RapoError
 from rapo_lib.simulation import Rollout
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_lib.packing import pack, runs_of_equal, shared_prefix
+from rapo_lib.training.packing import pack, runs_of_equal, shared_prefix
 
 token = st.integers(1, 9)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_lib import acts, perception
-from rapo_lib.acts import ACTS, act_probabilities, cross_validate, examples, fit
 from rapo_lib.dialogue import Turn
 from rapo_lib.fluency import SILENCE, fluency_batch
-from rapo_lib.perception import copied_share, perceive_batch, split_sentences
+from rapo_lib.person import acts, perception
+from rapo_lib.person.acts import ACTS, act_probabilities, cross_validate, examples, fit
+from rapo_lib.person.perception import copied_share, perceive_batch, split_sentences
 
 FRESH = {
     "question_open": [

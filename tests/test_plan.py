@@ -7,13 +7,13 @@ from peft import get_peft_model
 from trainers import batch_of, make, tiny
 from transformers import AutoConfig, DynamicCache
 
-from rapo_lib import plan
 from rapo_lib.cli import main
 from rapo_lib.hybrid import _runs, _unpadded
 from rapo_lib.models import load_model, load_tokenizer, lora_config, save_model
-from rapo_lib.packing import pack
 from rapo_lib.profiles import settings, settings_from_text
 from rapo_lib.runs import RapoError
+from rapo_lib.training import plan
+from rapo_lib.training.packing import pack
 
 SIZES = {"hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3}
 

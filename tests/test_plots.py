@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_hex, to_rgb
 
-from rapo_lib.arms import ARMS, LABELS, PRIMARY, WARM
+from rapo_lib.grid.arms import ARMS, LABELS, PRIMARY, WARM
 from rapo_lib.plots import (
     COLOURS,
     draw_contrasts,

@@ -5,9 +5,9 @@ import pytest
 from test_results import write_cell
 
 from rapo_lib import runs
-from rapo_lib.arms import FULL, WARM
-from rapo_lib.grid import Plan
-from rapo_lib.rates import SEED, best_rates, gains, parse_rates, search_plans, with_rates
+from rapo_lib.grid.arms import FULL, WARM
+from rapo_lib.grid.rates import SEED, best_rates, gains, parse_rates, search_plans, with_rates
+from rapo_lib.grid.run import Plan
 from rapo_lib.runs import RapoError
 
 

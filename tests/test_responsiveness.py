@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from rapo_lib.dialogue import Turn, load_profiles
-from rapo_lib.perception import perceive_batch
-from rapo_lib.responsiveness import Contrast, contrasts, responses
+from rapo_lib.measures.responsiveness import Contrast, contrasts, responses
+from rapo_lib.person.perception import perceive_batch
 
 DOES = {  # a reply that does the act wherever it is said
     "suggests": "You could try to talk to someone at the council tomorrow.",

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rapo_lib import results, runs
-from rapo_lib.arms import ARMS, FULL, PRIMARY, WARM
-from rapo_lib.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, decide, shipped_claims
-from rapo_lib.results import (
+from rapo_lib import runs
+from rapo_lib.grid import results
+from rapo_lib.grid.arms import ARMS, FULL, PRIMARY, WARM
+from rapo_lib.grid.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, decide, shipped_claims
+from rapo_lib.grid.results import (
     at_equal_distance,
     contrast,
     contrasts_with,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rapo_lib.dialogue import Turn
-from rapo_lib.safety import KINDS, case_of, load_cases, load_checks, safety, safety_rates, screen, sentences
+from rapo_lib.measures.safety import KINDS, case_of, load_cases, load_checks, safety, safety_rates, screen, sentences
 
 CHECKS = load_checks()
 PASS = {

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rapo_lib.appraisal import FAULTS, Heard, appraise, effects, first_mood, unit_noise
 from rapo_lib.dialogue import ADVICE, VOICES, SeekerProfile, Turn, load_profiles, opening_history
-from rapo_lib.perception import Perception
+from rapo_lib.person.appraisal import FAULTS, Heard, appraise, effects, first_mood, unit_noise
+from rapo_lib.person.perception import Perception
+from rapo_lib.person.wording import BANKS, LEVELS, MAX_WORDS, MIN_WORDS, level, load_bank, next_detail
 from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply, spoken_words
-from rapo_lib.wording import BANKS, LEVELS, MAX_WORDS, MIN_WORDS, level, load_bank, next_detail
 
 NUMBERS = [field.name for field in fields(Perception) if field.name != "fault"]
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from rapo_lib.cli import main
 from rapo_lib.dialogue import Turn
-from rapo_lib.runs import RapoError
-from rapo_lib.sheets import (
+from rapo_lib.measures.sheets import (
     BETTER,
     Pair,
     all_pairs,
@@ -29,7 +28,7 @@ from rapo_lib.sheets import (
     sheet_html,
     write_sheets,
 )
-from rapo_lib.votes import (
+from rapo_lib.measures.votes import (
     agreement,
     annotators,
     attentive,
@@ -41,6 +40,7 @@ from rapo_lib.votes import (
     summary,
     wins_matrix,
 )
+from rapo_lib.runs import RapoError
 
 ARMS = ("full", "plain")
 

@@ -10,8 +10,8 @@ import pytest
 import websocket
 
 from rapo_lib.dialogue import Turn
-from rapo_lib.sheets import Pair, make_key, make_sheets, write_sheets
-from rapo_lib.votes import read_votes
+from rapo_lib.measures.sheets import Pair, make_key, make_sheets, write_sheets
+from rapo_lib.measures.votes import read_votes
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")

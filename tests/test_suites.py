@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from rapo_lib.cli import main
+from rapo_lib.measures.safety import load_cases
+from rapo_lib.measures.suites import SUITES, Protocol, Subject, evaluate, leaderboard, suites_named
 from rapo_lib.runs import RapoError
-from rapo_lib.safety import load_cases
 from rapo_lib.seeker import probe_reply
 from rapo_lib.sotopia.scenarios import load_scenarios
-from rapo_lib.suites import SUITES, Protocol, Subject, evaluate, leaderboard, suites_named
 
 PROTOCOL = Protocol(turns=2, episode_turns=12, limit=4)
 

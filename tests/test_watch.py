@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trainers import Scripted, make
 
 from rapo_lib.models import load_tokenizer
-from rapo_lib.watch import LOGGED, Limits, Reading, reading, repetition, sameness, signs
+from rapo_lib.training.watch import LOGGED, Limits, Reading, reading, repetition, sameness, signs
 
 LIMITS = Limits()
 FINE = Reading(entropy=2.4, reply_tokens=18.0, repetition=0.02, sameness=0.1, distance=0.05, fluency=-3.0)
@@ -114,7 +114,7 @@ def test_the_trainer_records_and_tells_once_and_goes_on(tmp_path, caplog):
     logged = [e for e in trainer.state.log_history if "loss" in e]
     assert len(logged) == 14 and logged[0]["rapo/collapse"] == [] and logged[0]["rapo/repetition"] >= 0
     assert any(said.startswith("entropy") for said in logged[-1]["rapo/collapse"])
-    told = [r.getMessage() for r in caplog.records if r.name == "rapo_lib.callbacks"]
+    told = [r.getMessage() for r in caplog.records if r.name == "rapo_lib.training.callbacks"]
     assert len([t for t in told if "entropy" in t]) == 1 < len([e for e in logged if e["rapo/collapse"]])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rapo_lib.encoder import embed
-from rapo_lib.perception import FLUENT, FLUENT_SHORT, fluency_batch, split_sentences, surface_fault
+from rapo_lib.person.perception import FLUENT, FLUENT_SHORT, fluency_batch, split_sentences, surface_fault
 from rapo_lib.sotopia.games import Bargain, Concerns, Game, Plan
 
 ActionType = Literal["none", "speak", "non-verbal communication", "action", "leave"]

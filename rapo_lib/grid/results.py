@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from rapo_lib import runs
-from rapo_lib.arms import ARMS, FULL, LABELS
-from rapo_lib.claims import Claims, Decision, decide, shipped_claims
 from rapo_lib.evaluation import distinct, self_deception, success_at
-from rapo_lib.grid import belong_together, finished_cells
+from rapo_lib.grid.arms import ARMS, FULL, LABELS
+from rapo_lib.grid.claims import Claims, Decision, decide, shipped_claims
+from rapo_lib.grid.run import belong_together, finished_cells
 from rapo_lib.runs import RapoError
 from rapo_lib.stats import Interval, bands, components, crossed, detectable, differences
 

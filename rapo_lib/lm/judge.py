@@ -22,7 +22,7 @@ import numpy as np
 
 from rapo_lib.chat import ChatModel, ChatReply, ChatRequest
 from rapo_lib.feedback import CandidateGroup, Verdict, scores_from
-from rapo_lib.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
 from rapo_lib.runs import RapoError, seed_for
 
 TOP = 10  # best score that the model can give

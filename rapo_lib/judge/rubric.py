@@ -15,7 +15,7 @@ import numpy as np
 
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
-from rapo_lib.reading import read_rows, ridge, split_sentences, words
+from rapo_lib.judge.reading import read_rows, ridge, split_sentences, words
 
 PENALTY = 1.0  # ridge, ours
 STOCK_NEAR = 0.6  # cosine, ours

@@ -11,7 +11,7 @@ from typing import Any
 
 from rapo_lib.chat import ChatModel, ChatRequest
 from rapo_lib.dialogue import Dialogue
-from rapo_lib.prompts import language_of, load_prompt, transcript
+from rapo_lib.lm.prompts import language_of, load_prompt, transcript
 from rapo_lib.selection import PivotalTurn
 
 log = logging.getLogger(__name__)

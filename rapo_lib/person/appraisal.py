@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rapo_lib.dialogue import SeekerProfile
-from rapo_lib.perception import Perception
-from rapo_lib.wording import Told
+from rapo_lib.person.perception import Perception
+from rapo_lib.person.wording import Told
 
 Spoken = tuple[tuple[str, str], ...]  # (speaker, text) of every turn: all of a history that can move a person
 

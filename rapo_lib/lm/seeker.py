@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from rapo_lib.appraisal import Spoken
 from rapo_lib.chat import ChatModel, ChatRequest
 from rapo_lib.dialogue import SeekerProfile, Turn
-from rapo_lib.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.person.appraisal import Spoken
 from rapo_lib.seeker import Item, Reaction, spoken_words
 
 STEP = 10  # a reply moves the emotion by at most this much (SAGE)

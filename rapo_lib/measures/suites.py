@@ -14,8 +14,8 @@ import pandas as pd
 
 from rapo_lib.dialogue import load_profiles
 from rapo_lib.evaluation import ModelPolicy, Policy, outcomes, reply_metrics, self_play
+from rapo_lib.measures.safety import NOTICE, load_cases, safety, safety_rates
 from rapo_lib.runs import RapoError, atomic_folder, device, library_hash, read_json, versions, write_csv, write_json
-from rapo_lib.safety import NOTICE, load_cases, safety, safety_rates
 from rapo_lib.seeker import AppraisalSeeker
 from rapo_lib.sotopia.episode import Agent, ModelAgent, episodes_table, play
 from rapo_lib.sotopia.scenarios import load_scenarios

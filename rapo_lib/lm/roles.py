@@ -7,8 +7,8 @@ from typing import Any
 
 from rapo_lib.chat import Budget, ChatCache, ChatModel, Endpoint, LocalModel, Prices
 from rapo_lib.feedback import EmbeddedJudge, Judge
-from rapo_lib.lm_judge import LMJudge
-from rapo_lib.lm_seeker import LMSeeker
+from rapo_lib.lm.judge import LMJudge
+from rapo_lib.lm.seeker import LMSeeker
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker, Seeker

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rapo_lib import runs
-from rapo_lib.arms import ARMS, WARM, known_arm
-from rapo_lib.claims import same_claims, shipped_claims
+from rapo_lib.grid.arms import ARMS, WARM, known_arm
+from rapo_lib.grid.claims import same_claims, shipped_claims
 from rapo_lib.parameters import convert, suggestion
 from rapo_lib.profiles import Settings, settings
 from rapo_lib.progress import Progress
@@ -137,7 +137,7 @@ def run_grid(plan: Plan, part: str | None = None) -> list[Failure]:
 
     Raises RapoError where what is there does not fit the plan.
     """
-    from rapo_lib.cell import cell_folder, prepare  # torch is heavy
+    from rapo_lib.grid.cell import cell_folder, prepare  # torch is heavy
 
     todo = []
     for arm, seed in shard(plan.cells(), part):
@@ -210,7 +210,7 @@ def _in_child(plan: Plan, arm: str, seed: int, log: Path) -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     from filelock import FileLock, Timeout
 
-    from rapo_lib.cell import cell_folder, run_cell
+    from rapo_lib.grid.cell import cell_folder, run_cell
 
     place = cell_folder(plan.folder, arm, seed)
     place.parent.mkdir(parents=True, exist_ok=True)

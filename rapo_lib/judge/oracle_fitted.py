@@ -13,11 +13,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from rapo_lib.critique import write_critique
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, Verdict, scores_from
-from rapo_lib.rubric import MANY_WORDS, Traits, read_replies, rubric_score, understood_before, wants_advice
+from rapo_lib.judge.critique import write_critique
+from rapo_lib.judge.rubric import MANY_WORDS, Traits, read_replies, rubric_score, understood_before, wants_advice
 from rapo_lib.runs import RapoError, write_bytes
 from rapo_lib.simulation import Rollout
 

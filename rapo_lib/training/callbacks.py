@@ -8,8 +8,8 @@ import torch
 from peft import PeftModel
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from rapo_lib import watch
 from rapo_lib.runs import RapoError
+from rapo_lib.training import watch
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ import pandas as pd
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import binomtest, t
 
+from rapo_lib.measures.sheets import BETTER, CHOICES, KEY_FORMAT, inert
 from rapo_lib.runs import RapoError, read_json, write_csv
-from rapo_lib.sheets import BETTER, CHOICES, KEY_FORMAT, inert
 from rapo_lib.stats import clustered, verdict
 
 SPELLINGS = {choice.lower(): choice for choice in CHOICES}

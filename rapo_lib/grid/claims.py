@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from rapo_lib.arms import ARMS
+from rapo_lib.grid.arms import ARMS
 from rapo_lib.runs import RapoError, stable_hash
 from rapo_lib.stats import Interval, holm
 

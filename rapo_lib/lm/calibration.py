@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
-from rapo_lib.canaries import measure
 from rapo_lib.chat import Prices
 from rapo_lib.feedback import CandidateGroup, Judge, Verdict
-from rapo_lib.lm_judge import Comparison, LMJudge
+from rapo_lib.lm.canaries import measure
+from rapo_lib.lm.judge import Comparison, LMJudge
 from rapo_lib.seeker import Item, Seeker
 from rapo_lib.stats import clustered
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from rapo_lib.dialogue import Turn
-from rapo_lib.reading import Reading, words
-from rapo_lib.rubric import FUNCTION_WORDS, MANY_WORDS, Traits, questions_before, understood_before, wants_advice
+from rapo_lib.judge.reading import Reading, words
+from rapo_lib.judge.rubric import FUNCTION_WORDS, MANY_WORDS, Traits, questions_before, understood_before, wants_advice
 
 GENERAL = ("unheard", "closing", "relieved")  # fit many reactions: a cause that names the reply's act goes first
 CLEAR = 0.1  # ours: a weaker reading is neither better nor worse

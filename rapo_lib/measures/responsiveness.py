@@ -19,7 +19,7 @@ import pandas as pd
 
 from rapo_lib.dialogue import Turn, from_record, turn_from_record
 from rapo_lib.evaluation import Policy
-from rapo_lib.perception import ACT_FIELDS, perceive_batch
+from rapo_lib.person.perception import ACT_FIELDS, perceive_batch
 from rapo_lib.runs import seed_for
 
 DRAWS = 2  # replies to each ending; ours

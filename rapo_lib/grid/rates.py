@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from rapo_lib import runs
-from rapo_lib.arms import ARMS
-from rapo_lib.grid import Failure, Plan, run_grid
-from rapo_lib.results import load_cells, table_of
+from rapo_lib.grid.arms import ARMS
+from rapo_lib.grid.results import load_cells, table_of
+from rapo_lib.grid.run import Failure, Plan, run_grid
 from rapo_lib.runs import RapoError
 
 SEED = 1000  # of the search; no seed of a grid

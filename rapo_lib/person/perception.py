@@ -14,10 +14,10 @@ from importlib import resources
 
 import numpy as np
 
-from rapo_lib.acts import ACTS, act_probabilities, examples
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.fluency import fluency_batch
+from rapo_lib.person.acts import ACTS, act_probabilities, examples
 
 __all__ = ["Perception", "fluency_batch", "perceive_batch", "split_sentences"]
 

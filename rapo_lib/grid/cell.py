@@ -18,16 +18,16 @@ import pandas as pd
 
 from rapo_lib import runs
 from rapo_lib.ablation import arm_settings, load_policy, people, read_pairs, train_arm
-from rapo_lib.arms import ARMS, Arm
-from rapo_lib.claims import shipped_claims
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, read_jsonl, turn_from_record
-from rapo_lib.divergence import divergence, partway
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories, win_rates
 from rapo_lib.evaluator import EvaluatorSeeker
 from rapo_lib.feedback import EmbeddedJudge, Judge, RubricJudge
-from rapo_lib.oracle_fitted import load_judge
+from rapo_lib.grid.arms import ARMS, Arm
+from rapo_lib.grid.claims import shipped_claims
+from rapo_lib.judge.oracle_fitted import load_judge
+from rapo_lib.measures.divergence import divergence, partway
+from rapo_lib.measures.responsiveness import contrasts, responses
 from rapo_lib.profiles import Settings
-from rapo_lib.responsiveness import contrasts, responses
 from rapo_lib.runs import RapoError, atomic_folder, seed_for, write_csv, write_json, write_jsonl
 from rapo_lib.seeker import AppraisalSeeker, Seeker
 from rapo_lib.selection import select

@@ -1,0 +1,1 @@
+"""Language models in the roles of seeker, judge, selector and critic, and whether they are good enough for them."""
