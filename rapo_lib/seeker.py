@@ -1,6 +1,7 @@
 """The seeker: a person who answers a reply, and whose feelings are known.
 
-What they feel is appraised (`person.appraisal`), what they say is worded (`person.wording`); both depend only on what was said.
+What they feel is appraised (`person.appraisal`), what they say is worded (`person.wording`); both depend only on what
+was said.
 """
 
 import random
