@@ -29,11 +29,33 @@ BODY_LIMIT = 4 * 1024 * 1024  # bytes of one answer; ours
 BYTES_A_TOKEN = 3  # ours: an estimate for endpoints that report no usage
 LOCAL = ("localhost", "127.0.0.1", "::1")
 FINISH = {"length": "length", "max_tokens": "length", "content_filter": "refused", "refusal": "refused"}
+KEY_NAME = r"[A-Z][A-Z0-9_]*"
 MISSING = "the openai package is not installed; install the language-model extra: pip install 'rapo-lib[lm]'"
 
 
 class TooLong(Exception):
     """A body beyond BODY_LIMIT."""
+
+
+def check_address(url: str, name: str = "lm_url") -> None:
+    """Refuse, without repeating it, an address that is none or that holds a key; "" is no address and passes."""
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        known = False
+    if not known:
+        raise RapoError(f"{name} must look like http://localhost:8000/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise RapoError(f"{name} must hold no key: put it into an environment variable and give its name (lm_key)")
+
+
+def check_key_name(value: str, name: str = "lm_key") -> None:
+    """Refuse, without repeating it, what looks like a key where the NAME of its environment variable belongs."""
+    if value and not re.fullmatch(KEY_NAME, value):
+        raise RapoError(f"{name} takes the NAME of an environment variable, such as OPENAI_API_KEY, not a key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +74,9 @@ class Endpoint:
     extra: Mapping[str, Any] = field(default_factory=dict)  # more of the request's body, e.g. chat_template_kwargs
 
     def __post_init__(self) -> None:
+        check_address(self.base_url or "nowhere", "base_url")
+        check_key_name(self.key_variable, "key_variable")
         parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RapoError("base_url must look like http://localhost:8000/v1")
-        if parts.username or parts.password or parts.query:
-            raise RapoError("base_url must hold no key; name its environment variable in key_variable")
-        if self.key_variable and not re.fullmatch(r"[A-Z][A-Z0-9_]*", self.key_variable):
-            raise RapoError("key_variable takes the NAME of an environment variable, such as OPENAI_API_KEY, not a key")
         if self.in_flight < 1 or self.timeout <= 0 or self.retries < 0:
             raise RapoError("endpoint: in_flight must be 1 or more, timeout above 0 and retries 0 or more")
         if self.key_variable and parts.scheme == "http" and parts.hostname not in LOCAL:
