@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rapo_lib.corpora import CorpusError, load_dialogues, profiles_from_dialogues
-from rapo_lib.dialogue import Dialogue, SeekerProfile, load_profiles, profile_from_record, read_jsonl, to_record
+from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, load_profiles, profile_from_record, read_jsonl, to_record
 from rapo_lib.runs import ROOT, RapoError, Stage, require, write_jsonl
 from rapo_lib.selection import exchanges, readable
 
@@ -51,7 +51,7 @@ def cast_of(corpus: str | None, count: int | None = None, any_language: bool = F
     if not used:
         count = len(found.dialogues)
         raise RapoError(f"{path}: none of {count} dialogues is English; {ENGLISH}")
-    people = profiles_from_dialogues(used)
+    people = [p for p in profiles_from_dialogues(used) if any_language or speaks_english(p)]
     if not people:
         raise RapoError(f"{path}: no dialogue has a seeker turn or a situation, so there is nobody to play; {REMEDY}")
     lost, other = sum(drop.lost for drop in found.dropped), len(found.dialogues) - len(used)
@@ -84,10 +84,18 @@ def people_file(run_dir: Path) -> Path:
     return require(run_dir / MADE_BY / "profiles.jsonl", made_by=MADE_BY)
 
 
-def people_of(run_dir: Path) -> dict[str, SeekerProfile]:
-    """The people of a run, by id."""
-    people = map(profile_from_record, read_jsonl(people_file(run_dir)))
+def people_of(run_dir: Path, any_language: bool = False) -> dict[str, SeekerProfile]:
+    """The people of a run, by id; unless `any_language`, a RapoError if there are some who speak no English."""
+    people = [profile_from_record(record) for record in read_jsonl(people_file(run_dir))]
+    foreign = [person for person in people if not speaks_english(person)]
+    if foreign and not any_language:
+        raise RapoError(f"{people_file(run_dir)}: {len(foreign)} of {len(people)} people speak no English; {ENGLISH}")
     return {person.id: person for person in people}
+
+
+def speaks_english(person: SeekerProfile) -> bool:
+    """Whether the embedded roles can read what this person says."""
+    return readable(Dialogue(person.id, tuple(Turn("seeker", text) for text in (person.opening, *person.details))))
 
 
 def dialogue_file(run_dir: Path) -> Path:

@@ -45,6 +45,7 @@ class Settings:
     lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
     lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
     lm_key: str = ""  # NAME of the environment variable with the endpoint's key
+    lm_endpoint: dict | None = None  # more of how to ask it, by the names of `chat.Endpoint`: timeout, structured, ...
     lm_in_flight: int = 16  # questions at once
     lm_tokens: int | None = None  # room for an answer (judge: a candidate), thoughts included; None: 320, 160, 600
     lm_resistance: str = "usual"  # low, usual or high: how hard the people it plays are to help
@@ -59,6 +60,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_key_name(self.lm_key)
         check_address(self.lm_url)
+        if self.lm_tokens is not None and self.lm_tokens < 1:
+            raise RapoError(f"lm_tokens must be 1 or more, not {self.lm_tokens}")
 
     @property
     def any_language(self) -> bool:

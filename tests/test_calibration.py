@@ -118,12 +118,28 @@ def test_every_setting_of_the_language_model_arrives(tmp_path):
     given = {"lm_requests": 7, "lm_money": 0.5, "lm_price_in": 1.0, "lm_price_out": 4.0, "lm_tokens": 2000,
              "lm_resistance": "high", "lm_url": "http://localhost:1/v1", "lm_in_flight": 3,
              "lm_key": "A_KEY"}  # fmt: skip
+    given["lm_endpoint"] = {"timeout": 300, "structured": "none", "extra": {"top_k": 5}}
     roles = make_roles(settings("smoke", {"seeker": "lm", "judge": "lm", "selector": "lm", **given}), tmp_path)
     assert (roles.chat.budget.requests, roles.chat.budget.money) == (7, 0.5)
     assert roles.chat.usage.prices == Prices(input=1.0, output=4.0)
     assert (roles.chat.backend.in_flight, roles.chat.backend.key_variable) == (3, "A_KEY")
     assert roles.seeker.max_tokens == roles.judge.max_tokens == roles.select.__self__.max_tokens == 2000
     assert roles.seeker.resistance == "high"
+    assert (roles.chat.backend.timeout, roles.chat.backend.structured) == (300, "none")
+    assert roles.chat.backend.identity["extra"] == {"top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"tiemout": 3}, "unknown option 'tiemout'; known: revision, timeout"), ({"base_url": "http://x"}, "unknown"),
+     ({"structured": "yaml"}, "json_schema or json_object or none"), ({"timeout": "long"}, "numbers"),
+     ({"extra": [1]}, "must be an object"), ({"extra": {"api_key": "sk-planted"}}, "must hold no key")],
+)  # fmt: skip
+def test_wrong_options_of_an_endpoint_are_one_clear_error(tmp_path, options, why):
+    given = {"judge": "lm", "lm_url": "http://localhost:1/v1", "lm_endpoint": options}
+    with pytest.raises(RapoError, match=why) as caught:
+        make_roles(settings("smoke", given), tmp_path)
+    assert "planted" not in str(caught.value)
 
 
 def test_the_gpu_profile_wants_a_model_to_be_named(tmp_path):

@@ -108,6 +108,12 @@ def test_where_a_language_model_plays_every_role_any_language_will_do(tmp_path, 
     assert [p.opening for p in cast.people] == [TALKS[0][0], chinese[0]] and len(cast.dialogues) == 2
     assert cast.people[1].need == "先被倾听，再谈建议。" and cast.people[1].theme == "与job crisis有关。"
     assert cast.people[0].need.startswith("To be heard")
+    stage = runs.start_stage(runs.run_dir("mixed"), "01_simulator_setup", {})
+    write_cast(stage, cast)
+    stage.finish()
+    assert len(people_of(runs.run_dir("mixed"), any_language=True)) == 2
+    with pytest.raises(runs.RapoError, match="1 of 2 people speak no English; .*seeker=lm judge=lm"):
+        people_of(runs.run_dir("mixed"))
 
 
 def test_self_play_is_with_people_from_all_over_the_file():

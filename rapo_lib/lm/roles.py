@@ -1,7 +1,7 @@
 """Who plays the roles of a run: the embedded seeker, judge and selector, or a language model, as the settings say."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 KINDS = ("embedded", "lm")
 CACHE = "chat.sqlite"  # in the run's folder, shared by its notebooks
+OPTIONS = ("revision", "timeout", "retries", "structured", "token_limit", "extra")
 UNNAMED = (
     "a language model plays the seeker, the judge or the selector, but none is named: set `lm` to its name at an "
     "OpenAI-compatible endpoint, and `lm_url` to that endpoint; or `lm` alone to a folder or hub name, to load it in "
@@ -35,6 +36,11 @@ class Roles:
     judge: Judge
     select: Callable[..., list[PivotalTurn]]  # (dialogues, top, per_dialogue, min_change), as `selection.select`
     chat: ChatModel | None
+
+    @property
+    def any_language(self) -> bool:
+        """Whether people may speak another language than English: the embedded seeker and judge know no other."""
+        return isinstance(self.seeker, LMSeeker) and isinstance(self.judge, LMJudge)
 
     def facts(self) -> dict[str, Any]:
         """What a run's record says about the language model, its use and cost; leaves the cache as one closed file."""
@@ -68,7 +74,11 @@ def open_chat(chosen: Settings, cache: Path) -> ChatModel:
         raise RapoError(UNNAMED)
     if chosen.lm_url:
         backend = Endpoint(
-            base_url=chosen.lm_url, model=chosen.lm, key_variable=chosen.lm_key, in_flight=chosen.lm_in_flight
+            base_url=chosen.lm_url,
+            model=chosen.lm,
+            key_variable=chosen.lm_key,
+            in_flight=chosen.lm_in_flight,
+            **endpoint_options(chosen.lm_endpoint or {}),
         )
     else:
         backend = LocalModel(chosen.lm)
@@ -78,3 +88,10 @@ def open_chat(chosen: Settings, cache: Path) -> ChatModel:
         budget=Budget(requests=chosen.lm_requests, money=chosen.lm_money),
         prices=Prices(input=chosen.lm_price_in, output=chosen.lm_price_out),
     )
+
+
+def endpoint_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an endpoint that have no setting of their own; an unknown one is an error."""
+    if unknown := sorted(set(given) - set(OPTIONS)):
+        raise RapoError(f"lm_endpoint: unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}")
+    return dict(given)
