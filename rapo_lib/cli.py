@@ -185,13 +185,14 @@ def run_model(options: argparse.Namespace) -> None:
 def run_data(options: argparse.Namespace) -> None:
     """`rapo data FILE...`: a file that cannot be read costs itself; the errors come at the end."""
     from rapo_lib import corpora
+    from rapo_lib.corpora.files import printable
 
     errors, gap = [], ""
     for path in options.files:
         try:
             held = corpora.describe(path)
         except (OSError, ValueError) as error:
-            errors.append(str(error))
+            errors.append(printable(str(error)))
         else:
             print(f"{gap}{held}")
             gap = "\n"
