@@ -10,7 +10,7 @@ from stub_endpoint import said, serving
 
 from rapo_lib import runs
 from rapo_lib.cast import Cast, write_cast
-from rapo_lib.cli import main
+from rapo_lib.cli import build_parser, main
 from rapo_lib.dialogue import load_profiles, read_jsonl
 
 KEY = "sk-planted-fedcba9876543210"
@@ -156,3 +156,8 @@ def test_a_key_where_its_name_belongs_reaches_no_file(outputs, capsys, given):
     said_so = "".join(capsys.readouterr())
     assert "NAME of an environment variable" in said_so or "must hold no key" in said_so
     assert KEY not in said_so and not outputs.exists()
+
+
+def test_several_values_may_follow_one_set():
+    asked = build_parser().parse_args(["reproduce", "--set", "seeker=lm", "judge=lm", "--set", "lm=m", "--fresh"])
+    assert asked.overrides == [("seeker", "lm"), ("judge", "lm"), ("lm", "m")] and asked.fresh
