@@ -15,7 +15,7 @@ from rapo_lib.dialogue import load_profiles, read_jsonl
 
 KEY = "sk-planted-fedcba9876543210"
 TINY = ("group=2", "groups=1", "shown=2", "lm_orders=1")
-SHORT = ("turns=1", "eval_profiles=1", "eval_histories=1", "lm_tokens=96")
+SHORT = ("turns=1", "eval_profiles=1", "eval_histories=1")
 LM = ("seeker=lm", "judge=lm", "selector=lm")
 LIVES = (
     "我上个月被公司裁员了，一直不敢告诉父母。",
@@ -54,21 +54,34 @@ def facts(folder: Path, stage: str) -> dict:
 
 
 @pytest.mark.timeout(600)
-def test_03_and_two_steps_of_04_with_the_embedded_model_in_the_roles(outputs, capsys):
+def test_03_with_the_embedded_model_in_the_roles(outputs, capsys):
     folder = outputs / "lm"
-    prepared(folder)
-    code = reproduce("lm", "03-04", *LM[:2], *TINY, *SHORT, "canary_groups=0")
+    prepared(folder, 1)
+    code = reproduce("lm", "03", *LM[:2], "group=2", "lm_orders=1", "canary_groups=0", "lm_tokens=128")
     assert code == 0, capsys.readouterr().err
     spent = facts(folder, "03_critique_generation")["language_model"]
-    assert spent["model"]["model"] == "embedded" and spent["sent"] >= 6 and spent["output_tokens"] > 0
+    assert spent["model"]["model"] == "embedded" and spent["sent"] >= 3 and spent["output_tokens"] > 0
     assert {asker.split(".")[0] for asker in spent["by_asker"]} == {"seeker", "judge"}
     table = pd.read_csv(folder / "03_critique_generation" / "calibration.csv").set_index("judge")
     assert set(table.index) == {"embedded", "rubric", "lm"} and table.tokens["lm"] > 0
     assert "flips unknown" in table.objections["lm"] and "no canary tried" in table.objections["lm"]
     seekers = pd.read_csv(folder / "03_critique_generation" / "seekers.csv")
-    assert seekers.replies.tolist() == [4] and seekers.marked.between(0, 1).all()
-    trained = facts(folder, "04_hybrid_training")["language_model"]
-    assert trained["sent"] + trained["cached"] >= 4
+    assert seekers.replies.tolist() == [2] and seekers.marked.between(0, 1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_steps_of_04_with_the_embedded_model_in_the_roles(outputs, capsys):
+    check_two_steps(outputs / "lm", capsys, "lm_tokens=128")
+
+
+def check_two_steps(folder: Path, capsys: pytest.CaptureFixture[str], *values: str) -> None:
+    """Run two updates with language models in the roles, and the evaluation after them."""
+    prepared(folder)
+    given = (*LM[:2], "group=2", "groups=1", "lm_orders=1", *SHORT, *values)
+    assert reproduce(folder.name, "04", *given) == 0, capsys.readouterr().err
+    spent = facts(folder, "04_hybrid_training")["language_model"]
+    assert spent["sent"] >= 8 and {asker.split(".")[0] for asker in spent["by_asker"]} == {"seeker", "judge"}
     assert len(pd.read_csv(folder / "04_hybrid_training" / "full" / "metrics.csv")) == 2
     settings = runs.read_json(folder / "04_hybrid_training" / "full" / "arm.json")["settings"]
     assert settings["seeker"] == settings["judge"] == "lm"
@@ -116,6 +129,23 @@ def sage(folder: Path) -> Path:
     return path
 
 
+def without_key(outputs: Path, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether the planted key is nowhere in what a run wrote or said."""
+    written = [p for p in outputs.rglob("*") if p.is_file()]
+    assert {"chat.sqlite", "run.json"} <= {p.name for p in written}
+    return not [p for p in written if KEY.encode() in p.read_bytes()] and KEY not in "".join(capsys.readouterr())
+
+
+@pytest.mark.timeout(600)
+def test_two_steps_of_04_with_an_endpoint_that_repeats_the_key(outputs, capsys, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    with serving(Actor(leak=KEY)) as server:
+        check_two_steps(outputs / "served", capsys, "lm=m", f"lm_url={server.url}", "lm_key=TEST_KEY", "lm_price_in=2")
+    spent = facts(outputs / "served", "04_hybrid_training")["language_model"]
+    assert spent["cost"] == pytest.approx(spent["answers"] * 100 * 2 / 1e6)
+    assert without_key(outputs, capsys)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_chinese_file_feeds_the_series_and_no_key_is_left_anywhere(tmp_path, outputs, capsys, monkeypatch):
@@ -142,10 +172,7 @@ def test_a_chinese_file_feeds_the_series_and_no_key_is_left_anywhere(tmp_path, o
     assert "第" in verdicts and '"status": "ok"' in verdicts
     spent = facts(folder, "03_critique_generation")["language_model"]
     assert spent["sent"] == 0 and spent["cached"] > 0
-    written = [p for p in outputs.rglob("*") if p.is_file()]
-    assert {"chat.sqlite", "run.json", "03_critique_generation.ipynb"} <= {p.name for p in written}
-    assert not [p for p in written if KEY.encode() in p.read_bytes()]
-    assert KEY not in "".join(capsys.readouterr())
+    assert without_key(outputs, capsys)
 
 
 @pytest.mark.parametrize(
