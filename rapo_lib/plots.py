@@ -163,10 +163,13 @@ def _first(block: Sequence[float], gap: float, low: float, high: float) -> float
 # -------------------------------------------------------------------------------------- differences
 
 
-def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None) -> None:
+def draw_contrasts(
+    ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None, own: pd.DataFrame | None = None
+) -> None:
     """A row per arm of `results.contrasts_with`, a marker per seeker (filled: the one that trains); bars are intervals.
 
-    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point.
+    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point. `own` are
+    rows of another, short grid, drawn over it as crosses.
     """
     arms, seekers = list(dict.fromkeys(table.arm)), list(dict.fromkeys(table.seeker))
     if smallest:
@@ -179,6 +182,10 @@ def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | N
         colour, marker = COLOURS[row.arm], MARKERS[seekers.index(row.seeker)]
         ax.plot([row.low, row.high], [place, place], color=colour, linewidth=2 if first else 1.2, zorder=2)
         ax.plot(row.mean, place, marker, color=colour, markerfacecolor=colour if first else "white", zorder=3)
+    if own is not None:
+        crosses = own[own.arm.isin(arms)]
+        places = [arms.index(arm) for arm in crosses.arm]
+        ax.plot(crosses["mean"], places, "x", color="black", markersize=7, zorder=4, label="this run, one seed")
     ax.set_yticks(range(len(arms)), [LABELS[arm] for arm in arms])
     for label, arm in zip(ax.get_yticklabels(), arms, strict=True):
         label.set_color(COLOURS[arm])
