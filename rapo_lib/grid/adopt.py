@@ -35,7 +35,7 @@ def adopt(plan: Plan, run: Path, seed: int) -> None:
             talks=load_dialogues_jsonl(runs.require(played, made_by=TRAINED)),
         )
         shutil.copyfile(people_file(run), place / PEOPLE)
-    if read_jsonl(plan.folder / "inputs" / SELECTED) != read_jsonl(histories):
+    if list(read_jsonl(plan.folder / "inputs" / SELECTED)) != list(read_jsonl(histories)):
         raise RapoError(f"{plan.folder}/inputs and {histories} hold other histories; remove {plan.folder}")
     target = adapter_folder(plan.folder, FULL, seed)
     if not target.is_dir():
