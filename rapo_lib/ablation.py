@@ -7,6 +7,7 @@ changes.
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -249,8 +250,10 @@ def rollout_record(rollout: Rollout) -> dict[str, Any]:
 
 
 def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
-    """The inverse of `rollout_record`."""
-    return Rollout(**{**record, "history": tuple(turn_from_record(t) for t in record["history"])})
+    """The inverse of `rollout_record`; an unknown emotion, which JSON has as null, is NaN again."""
+    emotion = math.nan if record["emotion"] is None else record["emotion"]
+    history = tuple(turn_from_record(t) for t in record["history"])
+    return Rollout(**{**record, "emotion": emotion, "history": history})
 
 
 STEP_COLUMNS = {

@@ -28,8 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     series.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     series.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 01-05")
-    series.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                        help="a notebook parameter; may be given several times")  # fmt: skip
+    add_set(series, "NAME=VALUE", "a notebook parameter")
     series.add_argument("--fresh", action="store_true", help="execute again what is already finished")
     series.add_argument("--cell-timeout", type=float, metavar="S", help="seconds one cell may take")
     series.set_defaults(act=run_reproduce)
@@ -41,8 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
                       help="arms or tiers (primary, exploratory, control, all); the start always")  # fmt: skip
     grid.add_argument("--seeds", default="0", metavar="N[-N][,N]", help="training seeds, e.g. 0-2")
     grid.add_argument("--split", default="heldout", help="people to measure on: heldout (default), or dev for a pilot")
-    grid.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="[ARM.]NAME=VALUE",
-                      help="a setting for all arms, or for one")  # fmt: skip
+    add_set(grid, "[ARM.]NAME=VALUE", "a setting for all arms, or for one")
     grid.add_argument(
         "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
     )
@@ -64,8 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = verbs.add_parser("plan", help="say how much memory a profile's training needs, without loading weights")
     plan.add_argument("--profile", default="gpu", help="smoke, cpu or gpu (default)")
-    plan.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                      help="a setting; may be given several times")  # fmt: skip
+    add_set(plan, "NAME=VALUE", "a setting")
     plan.set_defaults(act=run_plan)
     evaluate = verbs.add_parser("evaluate", help="self-play, social goals and safety of one model, into a folder")
     evaluate.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
@@ -103,6 +100,12 @@ def add_prefer(verbs: argparse._SubParsersAction) -> None:
     read.add_argument("--keep-failed", action="store_true", help="also count who missed an obvious item")
     read.add_argument("--out", type=Path, metavar="FOLDER", help="write the tables there as CSV")
     read.set_defaults(act=run_prefer_read)
+
+
+def add_set(verb: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    """`--set NAME=VALUE ...`, which may be given several times."""
+    verb.add_argument("--set", dest="overrides", type=override, action="extend", nargs="+", default=[],
+                      metavar=metavar, help=f"{what}; several are fine")  # fmt: skip
 
 
 def override(text: str) -> tuple[str, str]:
@@ -186,13 +189,14 @@ def run_model(options: argparse.Namespace) -> None:
 def run_data(options: argparse.Namespace) -> None:
     """`rapo data FILE...`: a file that cannot be read costs itself; the errors come at the end."""
     from rapo_lib import corpora
+    from rapo_lib.corpora.files import printable
 
     errors, gap = [], ""
     for path in options.files:
         try:
             held = corpora.describe(path)
         except (OSError, ValueError) as error:
-            errors.append(str(error))
+            errors.append(printable(str(error)))
         else:
             print(f"{gap}{held}")
             gap = "\n"

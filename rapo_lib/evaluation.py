@@ -4,6 +4,7 @@ Self-play follows PPDPP's shape (eight turns at most); success is a true emotion
 Evaluation is the one place besides oracle arms that reads the seeker's emotion.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rapo_lib.runs import seed_for
 from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Seeker
 
+log = logging.getLogger(__name__)
 TURNS = 8  # supporter turns, PPDPP's limit
 SUCCESS = 70.0  # emotion; ours (SAGE's band A)
 SENSITIVITY = (60.0, 70.0, 80.0, 90.0)  # other thresholds that success is also counted at
@@ -65,19 +67,26 @@ def self_play(
 ) -> list[Dialogue]:
     """One dialogue with every person, all of them a turn at a time; each seeker turn carries the true emotion.
 
-    The same seed gives every policy the same draws, so differences between policies are paired.
+    The same seed gives every policy the same draws, so differences between policies are paired. A dialogue ends where
+    the seeker gives no usable reaction, which only a language model does, and before the reply it should answer.
     """
     histories = [opening_history(p) for p in profiles]
+    going = list(range(len(profiles)))
     for turn in range(turns):
-        replies = policy(histories, seed_for(seed, "reply", turn))
+        replies = policy([histories[i] for i in going], seed_for(seed, "reply", turn))
         items = [
-            (p, h, reply, seed_for(seed, p.id, turn)) for p, h, reply in zip(profiles, histories, replies, strict=True)
+            (profiles[i], histories[i], reply, seed_for(seed, profiles[i].id, turn))
+            for i, reply in zip(going, replies, strict=True)
         ]
         reactions = seeker.react_batch(items)
-        histories = [
-            (*h, Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
-            for h, reply, r in zip(histories, replies, reactions, strict=True)
-        ]
+        for i, reply, r in zip(going, replies, reactions, strict=True):
+            if r.status == "ok":
+                histories[i] = (*histories[i], Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
+        going = [i for i, r in zip(going, reactions, strict=True) if r.status == "ok"]
+        if not going:
+            break
+    if len(going) < len(profiles):
+        log.warning("%d of %d dialogues end early: no usable reaction", len(profiles) - len(going), len(profiles))
     return [
         Dialogue(p.id, h, situation=p.situation, problem=p.problem, emotion_type=p.emotion_type, source="self-play")
         for p, h in zip(profiles, histories, strict=True)

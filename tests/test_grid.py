@@ -417,3 +417,12 @@ def test_a_failed_cell_is_reported_and_stops_nothing(start, outputs, capsys):
     assert code == 1 and "1 cells failed" in said.err
     assert "critiques_across seed 0: " in said.err and "use more groups a step" in said.err
     assert [p.parent.name for p in finished_cells(outputs / "failing" / "ablate")] == [WARM, "full"]
+
+
+def test_the_grid_measures_with_the_embedded_roles_whatever_the_profile(tmp_path):
+    plan = Plan(folder=tmp_path, profile="gpu", arms=("full",), seeds=(0,))
+    for chosen in (plan.settings_of(), plan.settings_of("full")):
+        assert chosen.seeker == chosen.judge == chosen.selector == "embedded"
+    for name in ("seeker", "full.lm_orders", "lm"):
+        with pytest.raises(RapoError, match="trains with the embedded seeker and judge"):
+            Plan(folder=tmp_path, profile="smoke", arms=("full",), seeds=(0,), overrides={name: "lm"})

@@ -20,12 +20,13 @@ from rapo_lib import runs
 from rapo_lib.grid.arms import ARMS, WARM, known_arm
 from rapo_lib.grid.claims import same_claims, shipped_claims
 from rapo_lib.parameters import convert, suggestion
-from rapo_lib.profiles import Settings, settings
+from rapo_lib.profiles import ROLES, Settings, is_role_value, settings
 from rapo_lib.progress import Progress
 from rapo_lib.runs import RapoError, atomic_folder
 
 LOG_EVERY = 60.0  # seconds between two progress lines in a log file
 SPLITS = ("heldout", "dev")
+EMBEDDED = dict.fromkeys(ROLES, "embedded")  # whoever measures must be the same in every grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class Plan:
                 raise RapoError(f"{setting} is what makes the arm {arm}; it cannot be set")
         if self.split not in SPLITS:
             raise RapoError(f"people to evaluate on are {' or '.join(SPLITS)}, not {self.split!r}")
+        if played := [key for key in self.overrides if is_role_value(key.rpartition(".")[2])]:
+            raise RapoError(f"the grid trains with the embedded seeker and judge; {played[0]} cannot be set")
         for name in self.arms:
             self.settings_of(name)  # an unknown setting fails here
 
@@ -55,9 +58,9 @@ class Plan:
         """The settings of one arm, or, for None, those that all arms share."""
         shared = {key: value for key, value in self.overrides.items() if "." not in key}
         if arm is None:
-            return settings(self.profile, shared)
+            return settings(self.profile, {**shared, **EMBEDDED})
         own = {key.removeprefix(f"{arm}."): v for key, v in self.overrides.items() if key.startswith(f"{arm}.")}
-        return settings(self.profile, {**shared, **own, **ARMS[arm].overrides})
+        return settings(self.profile, {**shared, **own, **ARMS[arm].overrides, **EMBEDDED})
 
     def cells(self) -> list[tuple[str, int]]:
         """(arm, seed), all arms of the first seed first, so that what is there can be compared; the start always."""
