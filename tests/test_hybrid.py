@@ -8,10 +8,11 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.sdpo import SDPOTrainer
 
 from rapo_lib.feedback import Verdict
-from rapo_lib.hybrid import RAPOConfig, lowest_if_cut, teacher_messages, verdict_notes
+from rapo_lib.hybrid import RAPOConfig, lowest_if_cut
 from rapo_lib.models import load_adapter, load_tokenizer
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import draw, sample_ids
+from rapo_lib.training.teacher import teacher_messages, verdict_notes
 
 
 @pytest.fixture(scope="module")
