@@ -12,7 +12,10 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 5. `mixing="advantage"` is SDPO's rule, trl has the loss blend alone; and trl's SDPO takes a `beta` without using it:
    here it weighs GRPO's KL to the start, which is the model without the adapter.
 6. A reply cut off at the token limit scores as the worst of its group.
-7. A broken update is dropped, a checkpoint is whole and holds all the next step depends on (`training.checkpoints`).
+7. `prefetch` samples an update early and asks about it while the one before trains; the clipped importance ratio
+   then compares with the policy that sampled.
+8. In several processes each samples and asks about whole groups of its own (`training.processes`).
+9. A broken update is dropped, a checkpoint is whole and holds all the next step depends on (`training.checkpoints`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +26,8 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from accelerate.utils import set_seed
+from bitsandbytes.nn import Linear4bit
 from datasets import Dataset
 from peft import LoraConfig
 from torch import Tensor
@@ -38,10 +43,11 @@ from rapo_lib.models import best_dtype, device, merged
 from rapo_lib.runs import RapoError, atomic_folder, versions
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
 from rapo_lib.simulation import Feedback
-from rapo_lib.training import card, checkpoints, losses, watch
+from rapo_lib.training import card, checkpoints, losses, processes, watch
 from rapo_lib.training.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
 from rapo_lib.training.packed import packed
 from rapo_lib.training.packing import pack, runs_of_equal
+from rapo_lib.training.prefetch import OneUpdateAhead, in_groups
 from rapo_lib.training.teacher import NOTES, teacher_prompts
 
 MIXINGS = ("loss", "advantage")
@@ -107,6 +113,10 @@ class RAPOConfig(SDPOConfig):
     max_dropped_updates: int = field(default=3, metadata={"help": "in a row, then training stops"})
     stop_on_collapse: bool = field(default=False, metadata={"help": "stop at the first sign of it (see watch)"})
     disable_tqdm: bool | None = field(default=True, metadata={"help": ""})
+    prefetch: bool = field(
+        default=False,
+        metadata={"help": "ask about the next update's replies while this one trains (one update old then)"},
+    )
     fast: bool = field(default=True, metadata={"help": "share prompts within a group; False is trl's own path"})
 
     def __post_init__(self) -> None:
@@ -117,6 +127,8 @@ class RAPOConfig(SDPOConfig):
             if getattr(self, name) != value:
                 raise RapoError(f"{name}={getattr(self, name)!r} is not done here; leave it at {value!r}")
         super().__post_init__()
+        if self.prefetch and self.steps_per_generation * self.num_iterations != self.gradient_accumulation_steps:
+            raise RapoError("prefetch needs fresh replies for each update; leave steps_per_generation alone")
 
 
 class CritiqueContext:
@@ -134,8 +146,8 @@ class CritiqueContext:
         read, noted = teacher_prompts(prompts, trainer.verdicts, trainer.groups, trainer.args.teacher_note)
         active = torch.tensor(noted, dtype=torch.float32, device=rewards.device)
         self.last_metrics = {
-            "self_distillation/reprompt_sample_fraction": active.mean().item(),
-            "rapo/abstained": sum(v.scores is None for v in trainer.verdicts) / len(trainer.verdicts),
+            "self_distillation/reprompt_sample_fraction": trainer.everywhere(active.mean()),
+            "rapo/abstained": trainer.everywhere(fmean(v.scores is None for v in trainer.verdicts)),
         }
         tokenizer = trainer.processing_class
         ids, mask = pad_left([prompt_ids(m, tokenizer) for m in read], tokenizer.pad_token_id)
@@ -146,7 +158,7 @@ class CritiqueContext:
         }
 
 
-class RAPOTrainer(SDPOTrainer):
+class RAPOTrainer(OneUpdateAhead, SDPOTrainer):
     """Trains a LoRA policy on what a `Feedback` says about its own fresh replies.
 
     `train_dataset` has the columns of `simulation.training_row`. After `train()`, `save_adapter` writes the result.
@@ -171,10 +183,18 @@ class RAPOTrainer(SDPOTrainer):
         needed = args.generation_batch_size // args.num_generations
         if len(train_dataset) < needed:
             raise RapoError(f"{len(train_dataset)} histories are too few: a batch has {needed} groups, one for each")
+        processes.check_groups(
+            args.per_device_train_batch_size * args.steps_per_generation, args.num_generations, args.world_size
+        )
+        if args.use_vllm and any(isinstance(module, Linear4bit) for module in model.modules()):
+            raise RapoError(
+                "use_vllm sends merged weights to vLLM, and 4-bit weights cannot be merged; load them whole"
+            )
         self.feedback, self.fluency = feedback, fluency
         self.groups: list[tuple[str, ...]] = []  # this batch's replies, a tuple a group
         self.verdicts: list[Verdict] = []  # and what was said about them
         self.updates = FiniteUpdates(args.max_dropped_updates)
+        self.start_asking()
         super().__init__(
             model=model,
             reward_funcs=_asked_in_groups,
@@ -188,6 +208,13 @@ class RAPOTrainer(SDPOTrainer):
         self.teacher_context_builder = CritiqueContext(self)
         if not any(p.requires_grad for p in self.model.parameters()):
             raise RapoError("no parameter is trainable; load the adapter with trainable=True or pass a LoraConfig")
+        self._replicated = args.world_size > 1  # every process holds the whole model
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self._replicated = False
+            if args.fast:
+                raise RapoError("FSDP and DeepSpeed cut up the layers that group rows are read by; set fast=False")
+        if self._replicated:
+            set_seed(args.seed, device_specific=True)  # draws of its own for each process
 
     def _setup_teacher_model(self) -> None:
         for parameter in self.model.parameters():
@@ -224,13 +251,13 @@ class RAPOTrainer(SDPOTrainer):
     ) -> Tensor:
         """Scores (N, 1) of all groups from one call to the feedback; an abstained group gets NaN."""
         size = self.num_generations if self.model.training else self.num_generations_eval
-        texts = [c[0]["content"].strip() for c in completions]
-        self.groups = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
-        self.verdicts = self.feedback(inputs[::size], self.groups)
+        texts = [c[0]["content"] for c in completions]
+        self.groups = in_groups(texts, size)
+        self.verdicts = self.verdicts_on(inputs[::size], self.groups)
         self._note("rapo/repetition", fmean(map(watch.repetition, texts)))
         self._note("rapo/sameness", watch.sameness(texts))
         if self.fluency:
-            self._note("rapo/fluency", fmean(self.fluency(texts)))
+            self._note("rapo/fluency", fmean(self.fluency([text for group in self.groups for text in group])))
         scores = [s for v in self.verdicts for s in (v.scores or [float("nan")] * size)]
         scores = lowest_if_cut(scores, [ids[-1] not in self.eos_token_ids for ids in completion_ids], size)
         return self.accelerator.gather(torch.tensor(scores, device=self.accelerator.device)[:, None])
@@ -263,6 +290,16 @@ class RAPOTrainer(SDPOTrainer):
         loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
 
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of a micro-batch; at an update's last one, gradients are averaged over processes."""
+        if not self._replicated:
+            return super().training_step(model, inputs, num_items_in_batch)
+        with self.accelerator.no_sync(model):
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            processes.average_gradients(self.model.parameters())
+        return loss
+
     def _clip_grad_norm(self, model: Any) -> Tensor:
         self.updates.inspect(model)
         return super()._clip_grad_norm(model)
@@ -286,8 +323,8 @@ class RAPOTrainer(SDPOTrainer):
         policy = losses.reply_mean(term, mask)
         if self.args.mixing == "advantage":
             return {"policy_loss": (1.0, policy)}
-        if teacher is None:
-            return {"policy_loss": (1 - w, policy)}
+        if teacher is None:  # every process notes the same terms
+            return {"policy_loss": (1 - w, policy)} | ({"distillation_loss": (w, policy.new_zeros(()))} if w else {})
         term = losses.distillation_term(picked[:, 1:], teacher[:, 1:], self.args.distillation_alpha)
         trust = losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
         term = losses.spread(term, mask) * trust
@@ -334,15 +371,20 @@ class RAPOTrainer(SDPOTrainer):
     def _note(self, name: str, value: Tensor | float) -> float:
         """Record a number of this step, its mean over processes, and return it."""
         mode = "train" if self.model.training else "eval"
-        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device).detach()
-        mean = self.accelerator.gather(value).mean().item()
+        mean = self.everywhere(value)
         self._metrics[mode][name].append(mean)
         return mean
+
+    def everywhere(self, value: Tensor | float) -> float:
+        """The mean of a number over all processes; every process must ask, in the same order."""
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device).detach()
+        return self.accelerator.gather(value).mean().item()
 
     # ------------------------------------------------------------------------------- going on, and the result
 
     def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
         """Train to `max_steps`, from a checkpoint's state if one is given; one that is there already is only loaded."""
+        self.start_asking()
         if resume_from_checkpoint is None:
             super().train()
             return
@@ -368,21 +410,26 @@ class RAPOTrainer(SDPOTrainer):
             if self.args.should_save:
                 (building / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
                 self.state.save_to_json(str(building / TRAINER_STATE_NAME))
-                checkpoints.save_rest(building, *self._rest())
+            checkpoints.save_rest(building, *self._rest(), self.args.process_index)
         if self.args.should_save:
             rotate_checkpoints(self.args.output_dir, self.args.save_total_limit)
 
     def _rest(self) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
         """What neither transformers nor trl saves: counters, and sampled batches that are not used up."""
+        if self._asked:
+            raise RapoError("with prefetch a checkpoint is made every save_steps updates, not in between")
         used_up = self._step % (self.args.steps_per_generation * self.num_iterations) == 0
-        state = {"step": self._step, "dropped": self.updates.dropped, "in_a_row": self.updates.in_a_row}
+        state = {"step": self._step, "dropped": self.updates.dropped, "in_a_row": self.updates.in_a_row,
+                 "processes": self.args.world_size}  # fmt: skip
         return state, [] if used_up else self._buffered_inputs
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        state, batches = checkpoints.load_rest(Path(checkpoint))
+        state, batches = checkpoints.load_rest(Path(checkpoint), self.args.process_index)
+        if state["processes"] != self.args.world_size:
+            raise RapoError(f"{checkpoint} is of {state['processes']} processes; these are {self.args.world_size}")
         self._step, self.updates.dropped, self.updates.in_a_row = state["step"], state["dropped"], state["in_a_row"]
         to = self.accelerator.device
         self._buffered_inputs = [{k: t.to(to) for k, t in batch.items()} for batch in batches] or None
@@ -390,10 +437,12 @@ class RAPOTrainer(SDPOTrainer):
             next(iter(self._sampler))
 
     def save_adapter(self, folder: Path, data: str = "", settings: Mapping[str, Any] | None = None) -> None:
-        """Write the student's adapter (safetensors) and its model card, whole or not at all.
+        """Write the student's adapter (safetensors) and its model card, whole or not at all; the first process does it.
 
         `data` says in a sentence what it was trained on, `settings` what the card shall list beside this trainer's own.
         """
+        if not self.accelerator.is_main_process:
+            return
         model = self.accelerator.unwrap_model(self.model)
         config = model.peft_config["default"]
         config.base_model_name_or_path = base = card.shown_name(config.base_model_name_or_path)
