@@ -216,7 +216,7 @@ def oracle_judge(
     return fit_judge(felt)
 
 
-def _config(chosen: Settings, folder: str, seed: int, given: Mapping[str, Any]) -> Any:
+def _config(chosen: Settings, folder: str, seed: int, given: Mapping[str, Any] | None = None) -> Any:
     """The trainer's configuration; the groups of an update are shared among the processes."""
     from rapo_lib.hybrid import RAPOConfig
 
@@ -242,7 +242,7 @@ def _config(chosen: Settings, folder: str, seed: int, given: Mapping[str, Any]) 
         "save_steps": chosen.save_steps or 1,
         "prefetch": chosen.prefetch,
     }
-    return RAPOConfig(**{**options, **given})
+    return RAPOConfig(**{**options, **(given or {})})
 
 
 STEP_COLUMNS = {

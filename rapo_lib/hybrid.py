@@ -31,10 +31,11 @@ from bitsandbytes.nn import Linear4bit
 from datasets import Dataset
 from peft import LoraConfig
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SchedulerType, rotate_checkpoints
 from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
 
 from rapo_lib.dialogue import Message
@@ -381,6 +382,15 @@ class RAPOTrainer(OneUpdateAhead, SDPOTrainer):
         return self.accelerator.gather(value).mean().item()
 
     # ------------------------------------------------------------------------------- going on, and the result
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The warm-up rises from above 0: transformers' begins at 0, and the first update's replies taught nothing."""
+        if self.args.lr_scheduler_type != SchedulerType.CONSTANT_WITH_WARMUP or self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        rising = self.args.get_warmup_steps(num_training_steps) + 1
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: min(1.0, (done + 1) / rising))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
         """Train to `max_steps`, from a checkpoint's state if one is given; one that is there already is only loaded."""

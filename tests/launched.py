@@ -6,7 +6,7 @@ from pathlib import Path
 
 from accelerate import PartialState
 from safetensors.torch import save_file
-from trainers import G, Scripted, make, rows
+from trainers import G, Scripted, make, rows, train_tiny_arm
 
 from rapo_lib.dialogue import load_profiles
 from rapo_lib.feedback import EmbeddedJudge
@@ -72,6 +72,11 @@ def stopped_and_resumed(folder, state):
     leave(folder, f"again-{state.process_index}", again, [])
 
 
+def an_arm(folder, state):
+    """The full arm on the tiny model that lies in the folder."""
+    train_tiny_arm(folder / "arm", folder / "model")
+
+
 def leave(folder, name, trainer, asked):
     """Both adapters, the log and what was asked."""
     weights = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if "lora_" in n}
@@ -81,4 +86,5 @@ def leave(folder, name, trainer, asked):
 
 
 if __name__ == "__main__":
-    {"update": one_update_twice, "resume": stopped_and_resumed}[sys.argv[1]](Path(sys.argv[2]), PartialState(cpu=True))
+    what = {"update": one_update_twice, "resume": stopped_and_resumed, "arm": an_arm}[sys.argv[1]]
+    what(Path(sys.argv[2]), PartialState(cpu=True))

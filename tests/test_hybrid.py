@@ -136,6 +136,13 @@ def test_equal_scores_give_exactly_zero_policy_gradient(tokenizer, tmp_path):
     assert all(g.abs().max() == 0 for g in found.values())
 
 
+def test_the_warm_up_rises_to_the_rate_and_no_update_is_lost(tokenizer, tmp_path):
+    trainer = make(tokenizer, tmp_path, max_steps=4, warmup_steps=2, learning_rate=0.3)
+    trainer.train()
+    rates = [e["learning_rate"] for e in trainer.state.log_history if "loss" in e]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.3])
+
+
 def test_two_runs_with_one_seed_agree(tokenizer, tmp_path):
     logs = []
     for _ in range(2):

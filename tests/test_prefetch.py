@@ -54,7 +54,8 @@ def test_nothing_is_sampled_ahead_of_a_checkpoint(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_ratio_compares_with_the_policy_that_sampled(tokenizer, tmp_path, parts):
-    options = {"gradient_accumulation_steps": parts, "per_device_train_batch_size": 2 * G // parts, "max_steps": 2}
+    options = {"gradient_accumulation_steps": parts, "per_device_train_batch_size": 2 * G // parts, "max_steps": 2,
+               "temperature": 0.7}  # fmt: skip
     off = noted(tokenizer, tmp_path, **options)
     on = noted(tokenizer, tmp_path, prefetch=True, **options)
     assert max(off.ratios) == 0.0  # on policy

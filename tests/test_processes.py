@@ -6,17 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
-from trainers import G, make
+from trainers import G, make, tiny, train_tiny_arm
 
+from rapo_lib.dialogue import read_jsonl
 from rapo_lib.hybrid import RAPOConfig
-from rapo_lib.models import load_tokenizer
-from rapo_lib.runs import RapoError
+from rapo_lib.models import load_adapter, load_tokenizer, save_model
+from rapo_lib.runs import RapoError, read_json
 from rapo_lib.train import build_parser, trainer_options
 from rapo_lib.training import processes
 
@@ -29,7 +31,7 @@ CLOCK = ("runtime", "per_second", "total_flos", "train_loss")
 
 def launch(count, what, folder):
     """Run tests/launched.py in `count` processes through `accelerate launch`."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1", "--num_processes",
                str(count), "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1",
                "--main_process_port", "0", str(TESTS / "launched.py"), what, str(folder)]  # fmt: skip
@@ -88,6 +90,21 @@ def test_two_processes_go_on_from_their_checkpoint(tmp_path):
     assert log_of(folder, "whole-0") == log_of(folder, "again-0")
     with pytest.raises(RapoError, match="is of 2 processes; these are 1"):
         make(load_tokenizer(), tmp_path / "one", max_steps=4).train(folder / "work" / "checkpoint-2")
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_arm_into_one_folder(tmp_path):
+    """Its 5 updates of 2 groups: a group for each process, all rollouts in one file, in the order of one process."""
+    tokenizer = load_tokenizer()
+    save_model(tmp_path / "model", tiny(tokenizer), tokenizer)
+    arm = launch(2, "arm", tmp_path) / "arm"
+    assert sorted(p.name for p in arm.iterdir()) == ["adapter", "arm.json", "metrics.csv", "rollouts.jsonl"]
+    assert not (tmp_path / "arm.training").exists() and read_json(arm / "arm.json")["processes"] == 2
+    alone = train_tiny_arm(tmp_path / "alone", tmp_path / "model")
+    mine, theirs = ([r["profile"] for r in read_jsonl(folder / "rollouts.jsonl")] for folder in (arm, alone))
+    assert mine == theirs and len(mine) == 5 * 2 * G
+    assert pd.read_csv(arm / "metrics.csv").step.tolist() == [1, 2, 3, 4, 5]
+    load_adapter(tiny(tokenizer), arm / "adapter")
 
 
 def test_groups_are_never_split_over_processes():
