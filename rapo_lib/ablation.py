@@ -218,7 +218,7 @@ def oracle_judge(
 
 def _config(chosen: Settings, folder: str, seed: int, given: Mapping[str, Any] | None = None) -> Any:
     """The trainer's configuration; the groups of an update are shared among the processes."""
-    from rapo_lib.hybrid import RAPOConfig
+    from rapo_lib.training.config import RAPOConfig
 
     if chosen.groups % processes.count():
         raise RapoError(f"{chosen.groups} groups an update cannot be shared by {processes.count()} processes evenly")

@@ -1,6 +1,7 @@
 """RAPO's optimiser: GRPO on the judge's scores, blended with distillation towards the critique-conditioned teacher.
 
-A thin subclass of trl's experimental SDPOTrainer (this is the only module that imports it). Deviations, all ours:
+A thin subclass of trl's experimental SDPOTrainer (this is the only module that imports it; `training.config` has its
+configuration). Deviations, all ours:
 
 1. Feedback is about *these* rollouts. In trl it is a dataset column, read before the rewards exist; here every group
    of fresh replies goes to a `Feedback`, its scores become the rewards and its critiques the teacher's context.
@@ -19,7 +20,6 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -32,104 +32,27 @@ from datasets import Dataset
 from peft import LoraConfig
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Sampler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SchedulerType, rotate_checkpoints
-from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from transformers.trainer_utils import SchedulerType
+from trl.experimental.sdpo import SDPOTrainer
 
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
-from rapo_lib.models import best_dtype, device, merged
+from rapo_lib.models import merged
 from rapo_lib.runs import RapoError, atomic_folder, versions
 from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
 from rapo_lib.simulation import Feedback
-from rapo_lib.training import card, checkpoints, losses, processes, watch
+from rapo_lib.training import card, losses, processes, watch
 from rapo_lib.training.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
+from rapo_lib.training.config import RAPOConfig
 from rapo_lib.training.packed import packed
 from rapo_lib.training.packing import pack, runs_of_equal
 from rapo_lib.training.prefetch import OneUpdateAhead, in_groups
-from rapo_lib.training.teacher import NOTES, teacher_prompts
+from rapo_lib.training.recovery import Recoverable
+from rapo_lib.training.teacher import teacher_prompts
 
-MIXINGS = ("loss", "advantage")
-FIXED = {  # options of trl that the loss here does not have; another value would change nothing, silently
-    "loss_type": "grpo",
-    "importance_sampling_level": "token",
-    "distillation_mode": "topk_logits",
-    "distillation_add_tail": True,
-    "teacher_sync_steps": 1,
-    "use_teacher_server": False,
-}
 CARD = ("num_generations", "learning_rate", "temperature", "max_completion_length", "distillation_weight", "mixing",
         "policy_scale", "beta", "teacher_note", "teacher_update_rate", "seed")  # fmt: skip
-FIXED_IN_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # of the fast path
-
-
-@dataclass
-class RAPOConfig(SDPOConfig):
-    """trl's SDPOConfig with the defaults of this project; every value is ours unless marked."""
-
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "replies a step: groups x G"})
-    num_generations: int = field(default=4, metadata={"help": "G, replies in a group"})
-    max_completion_length: int = field(default=32, metadata={"help": "tokens of a reply"})
-    max_prompt_length: int | None = field(default=None, metadata={"help": "histories are cut by whole turns before"})
-    temperature: float = field(default=1.0, metadata={"help": "of sampling, and of the logits in the loss"})
-    learning_rate: float = field(default=3e-4, metadata={"help": "LoRA's"})
-    lr_scheduler_type: str = field(default="constant_with_warmup", metadata={"help": ""})
-    warmup_steps: float = field(default=2, metadata={"help": "steps"})
-    loss_type: str = field(
-        default="grpo", metadata={"help": "mean over tokens, then over replies, as the distillation"}
-    )
-    scale_rewards: str = field(default="group", metadata={"help": "advantage = (s - mean) / (std + eps)"})
-    distillation_weight: float = field(default=0.5, metadata={"help": "w: 0 is GRPO alone, 1 distillation alone"})
-    mixing: str = field(default="loss", metadata={"help": "blend the losses (trl's rule) or the advantages (SDPO's)"})
-    policy_scale: float = field(
-        default=1.0, metadata={"help": "times the policy term; 1 - w at w = 0 is the full arm without its verbal half"}
-    )
-    beta: float = field(default=0.0, metadata={"help": "weight of the KL to the start"})
-    kl_groups: int = field(
-        default=1, metadata={"help": "groups an update on which the distance from the start is measured; with beta all"}
-    )
-    distillation_mode: str = field(default="topk_logits", metadata={"help": "SDPO's: student's top-k"})
-    distillation_topk: int = field(default=50, metadata={"help": "k"})
-    distillation_alpha: float = field(default=0.5, metadata={"help": "Jensen-Shannon; SDPO's default"})
-    distillation_add_tail: bool = field(default=True, metadata={"help": "SDPO's"})
-    teacher_model_kind: str = field(default="ema", metadata={"help": "SDPO's"})
-    teacher_update_rate: float = field(default=0.05, metadata={"help": "SDPO's default"})
-    teacher_note: str = field(default="critique", metadata={"help": f"what the teacher sees: {NOTES}"})
-    use_successful_as_teacher: bool = field(default=False, metadata={"help": "a judge's ranking has no threshold"})
-    diagnostics_warning_interval: int = field(
-        default=0, metadata={"help": "trl's warnings are about a success threshold; a ranking has none"}
-    )
-    gradient_checkpointing: bool = field(
-        default=False, metadata={"help": "off: short rows, and generation needs a cache"}
-    )
-    remove_unused_columns: bool = field(default=False, metadata={"help": "profile and history reach the feedback"})
-    bf16: bool | None = field(default_factory=lambda: best_dtype() == torch.bfloat16, metadata={"help": ""})
-    use_cpu: bool = field(default_factory=lambda: device().type == "cpu", metadata={"help": ""})
-    report_to: Any = field(default="none", metadata={"help": "files only"})
-    logging_steps: float = field(default=1, metadata={"help": ""})
-    save_strategy: str = field(default="no", metadata={"help": "steps: a checkpoint every save_steps"})
-    save_total_limit: int | None = field(default=1, metadata={"help": "the last whole one is enough to go on"})
-    max_dropped_updates: int = field(default=3, metadata={"help": "in a row, then training stops"})
-    stop_on_collapse: bool = field(default=False, metadata={"help": "stop at the first sign of it (see watch)"})
-    disable_tqdm: bool | None = field(default=True, metadata={"help": ""})
-    prefetch: bool = field(
-        default=False,
-        metadata={"help": "ask about the next update's replies while this one trains (one update old then)"},
-    )
-    fast: bool = field(default=True, metadata={"help": "share prompts within a group; False is trl's own path"})
-
-    def __post_init__(self) -> None:
-        for name, known in (("teacher_note", NOTES), ("mixing", MIXINGS)):
-            if getattr(self, name) not in known:
-                raise RapoError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}")
-        for name, value in (FIXED | FIXED_IN_SAMPLING if self.fast else FIXED).items():
-            if getattr(self, name) != value:
-                raise RapoError(f"{name}={getattr(self, name)!r} is not done here; leave it at {value!r}")
-        super().__post_init__()
-        if self.prefetch and self.steps_per_generation * self.num_iterations != self.gradient_accumulation_steps:
-            raise RapoError("prefetch needs fresh replies for each update; leave steps_per_generation alone")
 
 
 class CritiqueContext:
@@ -159,7 +82,7 @@ class CritiqueContext:
         }
 
 
-class RAPOTrainer(OneUpdateAhead, SDPOTrainer):
+class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
     """Trains a LoRA policy on what a `Feedback` says about its own fresh replies.
 
     `train_dataset` has the columns of `simulation.training_row`. After `train()`, `save_adapter` writes the result.
@@ -195,7 +118,6 @@ class RAPOTrainer(OneUpdateAhead, SDPOTrainer):
         self.groups: list[tuple[str, ...]] = []  # this batch's replies, a tuple a group
         self.verdicts: list[Verdict] = []  # and what was said about them
         self.updates = FiniteUpdates(args.max_dropped_updates)
-        self.start_asking()
         super().__init__(
             model=model,
             reward_funcs=_asked_in_groups,
@@ -391,60 +313,6 @@ class RAPOTrainer(OneUpdateAhead, SDPOTrainer):
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: min(1.0, (done + 1) / rising))
         self._created_lr_scheduler = True
         return self.lr_scheduler
-
-    def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
-        """Train to `max_steps`, from a checkpoint's state if one is given; one that is there already is only loaded."""
-        self.start_asking()
-        if resume_from_checkpoint is None:
-            super().train()
-            return
-        folder = str(resume_from_checkpoint)
-        state = TrainerState.load_from_json(str(Path(folder) / TRAINER_STATE_NAME))
-        if state.global_step < self.args.max_steps:
-            super().train(resume_from_checkpoint=folder)
-        else:  # transformers would make one update too many
-            self._load_from_checkpoint(folder)
-            self.state = state
-
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
-        self._sampler = super()._get_train_sampler(dataset)
-        return self._sampler
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with checkpoints.staged(folder, self.args.should_save, self.accelerator.wait_for_everyone) as building:
-            self.save_model(str(building), _internal_call=True)
-            self._save_optimizer_and_scheduler(str(building))
-            self._save_scaler(str(building))
-            self._save_rng_state(str(building))
-            if self.args.should_save:
-                (building / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
-                self.state.save_to_json(str(building / TRAINER_STATE_NAME))
-            checkpoints.save_rest(building, *self._rest(), self.args.process_index)
-        if self.args.should_save:
-            rotate_checkpoints(self.args.output_dir, self.args.save_total_limit)
-
-    def _rest(self) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
-        """What neither transformers nor trl saves: counters, and sampled batches that are not used up."""
-        if self._asked:
-            raise RapoError("with prefetch a checkpoint is made every save_steps updates, not in between")
-        used_up = self._step % (self.args.steps_per_generation * self.num_iterations) == 0
-        state = {"step": self._step, "dropped": self.updates.dropped, "in_a_row": self.updates.in_a_row,
-                 "processes": self.args.world_size}  # fmt: skip
-        return state, [] if used_up else self._buffered_inputs
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        state, batches = checkpoints.load_rest(Path(checkpoint), self.args.process_index)
-        if state["processes"] != self.args.world_size:
-            raise RapoError(f"{checkpoint} is of {state['processes']} processes; these are {self.args.world_size}")
-        self._step, self.updates.dropped, self.updates.in_a_row = state["step"], state["dropped"], state["in_a_row"]
-        to = self.accelerator.device
-        self._buffered_inputs = [{k: t.to(to) for k, t in batch.items()} for batch in batches] or None
-        for _ in range(int(self.state.epoch)):  # every epoch's order is drawn after the one before
-            next(iter(self._sampler))
 
     def save_adapter(self, folder: Path, data: str = "", settings: Mapping[str, Any] | None = None) -> None:
         """Write the student's adapter (safetensors) and its model card, whole or not at all; the first process does it.

@@ -20,7 +20,7 @@ from rapo_lib.runs import RapoError, require, run_dir
 
 def trainer_options(given: Mapping[str, str]) -> dict[str, Any]:
     """Options of the trainer, trl's own among them, from text; a RapoError names what is unknown or wrong."""
-    from rapo_lib.hybrid import RAPOConfig
+    from rapo_lib.training.config import RAPOConfig
 
     kinds = {f.name: getattr(f.type, "__name__", str(f.type)) for f in fields(RAPOConfig)}
     found = {}

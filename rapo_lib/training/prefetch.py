@@ -14,6 +14,7 @@ run is the same as one that never stopped. The rule is ours.
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from transformers.trainer_utils import SaveStrategy
 
 from rapo_lib.feedback import Verdict
+from rapo_lib.runs import RapoError
 from rapo_lib.simulation import Row
 from rapo_lib.training import losses
 
@@ -36,11 +38,14 @@ class Asked:
 class OneUpdateAhead:
     """The part of the trainer that looks ahead; without `args.prefetch` every method is trl's own."""
 
-    def start_asking(self) -> None:
-        """Forget what an earlier training left."""
-        self._ahead: list[list[Row]] = []  # the next update's rows, as far as they are known
-        self._asked: Asked | None = None
-        self._asking = ThreadPoolExecutor(max_workers=1)
+    _ahead: Sequence[list[Row]] = ()  # the next update's rows, as far as they are known
+    _asked: Asked | None = None
+
+    def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
+        """As the trainer's, with a thread for the questions."""
+        self._ahead, self._asked = (), None
+        with ThreadPoolExecutor(max_workers=1) as self._asking:
+            super().train(resume_from_checkpoint)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """This update's rows; with prefetch the next one's are taken too, as far as the epoch goes."""
@@ -69,6 +74,11 @@ class OneUpdateAhead:
         said = self.processing_class.batch_decode(batch["completion_ids"], skip_special_tokens=True)
         groups = in_groups(said, self.num_generations)
         self._asked = Asked(batch, self._asking.submit(self.feedback, rows[:: self.num_generations], groups))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self._asked:
+            raise RapoError("with prefetch a checkpoint is made every save_steps updates, not in between")
+        super()._save_checkpoint(model, trial)
 
     def sample_rollouts(self, inputs: list[Row]) -> dict[str, Tensor]:
         """Fresh replies as trl's batch, or those that the feedback has been asked about already."""
