@@ -169,6 +169,11 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
         self.model.train()
         return ids, replies
 
+    def _generate_vllm(self, ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+        """trl sends the merged weights and subtracts the adapter again; the weights as they were come back instead."""
+        with merged(self.model):
+            return super()._generate_vllm(ids)
+
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: Any, completions: list[list[Message]], completion_ids: Any
     ) -> Tensor:

@@ -24,7 +24,7 @@ from rapo_lib.lm.seeker import LMSeeker
 from rapo_lib.models import load_model, lora_config
 from rapo_lib.simulation import SimulatedFeedback
 
-UPDATES, WARM_UP = 8, 2  # of them not counted
+UPDATES, WARM_UP = 6, 2  # counted, and before them
 ANSWER = json.dumps({"thought": "They listened.", "change": 3, "reaction": "Yes, I did not expect anybody to ask."})
 
 
