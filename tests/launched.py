@@ -50,7 +50,7 @@ def one_update_twice(folder, state):
     for parts in (1, 2):
         heard = Heard(SimulatedFeedback(AppraisalSeeker(), EmbeddedJudge(), people))
         options = {"max_completion_length": 24, "beta": 0.1, "distillation_weight": 0.4, "optim": "sgd",
-                   "learning_rate": 0.5, "gradient_accumulation_steps": parts,
+                   "learning_rate": 1.0, "gradient_accumulation_steps": parts,
                    "per_device_train_batch_size": 4 * G // state.num_processes // parts}  # fmt: skip
         trainer = make(load_tokenizer(), folder / f"work-{parts}", heard, kind=Spoken, **options)
         trainer.train()

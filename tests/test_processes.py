@@ -30,11 +30,11 @@ CLOCK = ("runtime", "per_second", "total_flos", "train_loss")
 
 
 def launch(count, what, folder):
-    """Run tests/launched.py in `count` processes through `accelerate launch`."""
+    """Run tests/launched.py in one process, or in several through `accelerate launch` and the ready file for CPUs."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1", "--num_processes",
-               str(count), "--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1",
-               "--main_process_port", "0", str(TESTS / "launched.py"), what, str(folder)]  # fmt: skip
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(READY / "cpus.yaml")]
+    several = [*launcher, "--num_processes", str(count)] if count > 1 else []
+    command = [sys.executable, *several, str(TESTS / "launched.py"), what, str(folder)]
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,7 +57,7 @@ def test_two_processes_make_the_update_of_one(tmp_path):
     start = {n: p for n, p in make(load_tokenizer(), tmp_path / "x").model.named_parameters() if "lora_" in n}
     for parts in (1, 2):
         wanted = load_file(one / f"parts-{parts}-0.safetensors")
-        moved = [n for n, p in wanted.items() if (p - start[n]).abs().max() > 1e-3]
+        moved = [n for n, p in wanted.items() if (p - start[n]).abs().max() > 1e-4]
         assert any(".default." in n for n in moved) and any(".teacher." in n for n in moved)
         found = [load_file(two / f"parts-{parts}-{rank}.safetensors") for rank in (0, 1)]
         for name, p in wanted.items():
@@ -135,20 +135,21 @@ def test_the_mean_gradient_counts_a_missing_one_as_zero(tmp_path):
 def test_ready_configurations_are_what_accelerate_reads(file, monkeypatch):
     """Through accelerate's own reader, parser and environment; the command in the file's head is one we understand."""
     config = load_config_from_file(str(file))
-    assert config.num_processes == 2 and config.use_cpu is False
+    cpus = file.name == "cpus.yaml"
+    assert config.num_processes == 2 and config.use_cpu is cpus
     head = file.read_text("utf-8").partition("compute_environment")[0]
-    assert "NOT TRIED YET" in head
+    assert ("NOT TRIED YET" in head) != cpus
     command = " ".join(line.lstrip("# ").rstrip("\\ ") for line in head.splitlines() if line.startswith("#  "))
     words = command[command.index("accelerate launch") :].split()[2:]
     words[words.index("--config_file") + 1] = str(file)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     arguments, _, _ = _validate_launch_command(launch_command_parser().parse_args(words))
     assert arguments.module and arguments.training_script == "rapo_lib.train"
-    assert arguments.use_fsdp == (file.name == "fsdp.yaml")
+    assert arguments.use_fsdp == (file.name == "fsdp.yaml") and arguments.multi_gpu != arguments.use_fsdp
     environment = prepare_multi_gpu_env(arguments)
     assert (environment.get("FSDP_VERSION") == "2") == (file.name == "fsdp.yaml")
     options = build_parser().parse_args(arguments.training_script_args)
-    assert options.profile == "gpu" and trainer_options(dict(options.trainer)) is not None
+    assert options.profile == ("cpu" if cpus else "gpu") and trainer_options(dict(options.trainer)) is not None
 
 
 def test_trainer_options_are_typed_and_known():
