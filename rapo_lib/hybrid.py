@@ -20,6 +20,7 @@ configuration). Deviations, all ours:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -38,9 +39,10 @@ from trl.experimental.sdpo import SDPOTrainer
 
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
+from rapo_lib.llama.policy import Policy
 from rapo_lib.models import merged
 from rapo_lib.runs import RapoError, atomic_folder, versions
-from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
+from rapo_lib.sampling import grow, pad_left, prompt_ids, start_plain
 from rapo_lib.simulation import Feedback
 from rapo_lib.training import card, losses, processes, watch
 from rapo_lib.training.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
@@ -129,6 +131,7 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
         )
         self.remove_callback(PrinterCallback)  # the log history is kept; nothing prints
         self.teacher_context_builder = CritiqueContext(self)
+        self.student = Policy(self.accelerator.unwrap_model(self.model))
         if not any(p.requires_grad for p in self.model.parameters()):
             raise RapoError("no parameter is trainable; load the adapter with trainable=True or pass a LoraConfig")
         self._replicated = args.world_size > 1  # every process holds the whole model
@@ -155,18 +158,20 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
         runs = runs_of_equal(ids)
         if not self.args.fast or len(set(runs)) != 1:
             return super()._generate_transformers(ids)
-        self.model.eval()
-        with merged(self.model), packed(self.model):
-            replies = sample_ids(
-                self.model,
-                ids[:: runs[0]],
-                group=runs[0],
-                max_new_tokens=self.max_completion_length,
-                eos=self.eos_token_ids,
-                pad=self.processing_class.pad_token_id,
-                temperature=self.temperature,
-            )
-        self.model.train()
+        prompts, length = ids[:: runs[0]], self.max_completion_length
+        drawing = partial(
+            grow,
+            max_new_tokens=length,
+            eos=self.eos_token_ids,
+            pad=self.processing_class.pad_token_id,
+            temperature=self.temperature,
+        )
+        replies = self.student.sample(prompts, runs[0], length, drawing)
+        if replies is None:
+            self.model.eval()
+            with merged(self.model), packed(self.model):
+                replies = drawing(*start_plain(self.model, prompts, runs[0], self.processing_class.pad_token_id))
+            self.model.train()
         return ids, replies
 
     def _generate_vllm(self, ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -200,9 +205,9 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
             raise NotImplementedError("this loss has no outputs to return")
         mask, k = inputs["completion_mask"], self.args.distillation_topk
         tokens = inputs["completion_ids"][mask.bool()]  # (M,)
-        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)  # (M, V)
-        where = torch.cat([tokens[:, None], student.detach().topk(k).indices], dim=1)  # (M, 1 + K)
-        picked = losses.picked_logp(student, where)
+        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs, self.student)  # (M, V)
+        where = torch.cat([tokens[:, None], losses.top_tokens(student.detach(), k)], dim=1)  # (M, 1 + K)
+        picked = losses.picked_logp(student, where, self.temperature)
         logp = losses.spread(picked[:, 0], mask)
         parts = self._hybrid_parts(model, picked, where, logp, inputs)
         if self.args.beta > 0:
@@ -214,7 +219,8 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
             if not isfinite(self._note(f"rapo/{name}", value)):
                 self.updates.blame(name)
         with torch.no_grad():
-            self._note("rapo/entropy", losses.reply_mean(losses.spread(losses.entropy(student), mask), mask))
+            entropy = losses.spread(losses.entropy(student, self.temperature), mask)
+            self._note("rapo/entropy", losses.reply_mean(entropy, mask))
         loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
 
@@ -243,7 +249,9 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
         old = inputs.get("old_per_token_logps", logp.detach())
         advantages = self.args.policy_scale * inputs["advantages"]
         heard = mask * inputs["self_distillation_mask"][:, None]
-        teacher = losses.picked_logp(self._teacher_logits(model, inputs), where) if w > 0 and heard.any() else None
+        teacher = None
+        if w > 0 and heard.any():
+            teacher = losses.picked_logp(self._teacher_logits(model, inputs), where, self.temperature)
         if self.args.mixing == "advantage":
             said = logp if teacher is None else losses.spread(teacher[:, 0], mask)
             advantages = losses.mixed_advantages(advantages, logp, said, weight=w, heard=heard)
@@ -273,18 +281,35 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
         with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
             logits = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
             mask = inputs["completion_mask"]
-            start = losses.spread(losses.token_logp(logits, inputs["completion_ids"][mask.bool()]), mask)
+            tokens = inputs["completion_ids"][mask.bool()]
+            start = losses.spread(losses.token_logp(logits, tokens, self.temperature), mask)
         old = inputs.get("old_per_token_logps", logp.detach())
         return losses.reply_mean(losses.kl_term(logp, old, start), mask)
 
-    def _reply_logits(self, model: Any, prompt_ids: Tensor, prompt_mask: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits (M, V) over the temperature that predict each real reply token after these prompts (N, P)."""
+    def _reply_logits(
+        self,
+        model: Any,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        inputs: dict[str, Tensor],
+        policy: Policy | None = None,
+    ) -> Tensor:
+        """Logits (M, V) that predict each real reply token after these prompts (N, P).
+
+        `policy` knows the adapter that is active now; without it a new one is made, for this call.
+        """
         ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         width = ids.shape[1]
         if not self.args.fast:  # a row for each reply
             whole, whole_mask = torch.cat([prompt_ids, ids], dim=1), torch.cat([prompt_mask, mask], dim=1)
-            return self._forward_logits(model, whole, whole_mask, width).float()[mask.bool()]
-        rows = pack(_unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs), width)
+            return self._forward_logits(model, whole, whole_mask, width)[mask.bool()] * self.temperature  # undone
+        prompts, replies, runs = _unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs)
+        if len(set(runs)) == 1:
+            policy = policy or Policy(self.accelerator.unwrap_model(self.model))
+            logits = policy.logits(prompts, replies, runs[0])
+            if logits is not None:
+                return logits
+        rows = pack(prompts, replies, runs, width)
         causal = self.accelerator.unwrap_model(self.model).get_base_model()
         where = causal.get_input_embeddings().weight
         states = causal.model(
@@ -294,7 +319,7 @@ class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
             use_cache=False,
         ).last_hidden_state
         wanted = states.flatten(0, 1)[rows.predicts.to(where.device)[mask.bool()]]  # (M, H): padding costs nothing here
-        return causal.lm_head(wanted).float() / self.temperature
+        return causal.lm_head(wanted)
 
     def _note(self, name: str, value: Tensor | float) -> float:
         """Record a number of this step, its mean over processes, and return it."""

@@ -174,11 +174,16 @@ def same(one, other, tolerance=1e-6):
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 def test_both_paths_give_the_loss_and_gradients_of_trls_sdpo(tokenizer, tmp_path, weight, alpha):
-    """Group rows, a row for each reply, and trl's own loss."""
+    """From what sampling remembers, computed anew, a row for each reply, and trl's own loss."""
     trainer = make(tokenizer, tmp_path, distillation_weight=weight, distillation_alpha=alpha, distillation_topk=20)
-    batch = batch_of(trainer)
     stir(trainer)
+    batch = batch_of(trainer)
+    remembered = gradients(trainer, batch)
+    assert trainer.student.has_remembered
+    trainer.student.forget()
     fast = gradients(trainer, batch)
+    assert not trainer.student.has_remembered
+    same(remembered, fast)
     trainer.args.fast = False
     same(fast, gradients(trainer, batch))
     same(fast, gradients(trainer, batch, lambda model, batch: SDPOTrainer.compute_loss(trainer, model, batch)))

@@ -99,8 +99,8 @@ class OneUpdateAhead:
 
     def _logp(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = inputs["completion_mask"]
-        logits = self._reply_logits(self.model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
-        return losses.spread(losses.token_logp(logits, inputs["completion_ids"][mask.bool()]), mask)
+        logits = self._reply_logits(self.model, inputs["prompt_ids"], inputs["prompt_mask"], inputs, self.student)
+        return losses.spread(losses.token_logp(logits, inputs["completion_ids"][mask.bool()], self.temperature), mask)
 
 
 def in_groups(texts: Sequence[str], size: int) -> list[tuple[str, ...]]:
