@@ -35,7 +35,8 @@ class Settings:
     weight: float = 0.3  # w, share of the distillation
     policy_scale: float = 1.0  # times the policy term; 1 - w at w = 0 is the full arm without its verbal half
     beta: float = 0.0  # weight of the KL to the start
-    teacher_note: str = "critique"
+    teacher_note: str = "critique"  # or critique_and_reaction, critique_and_sibling
+    prefetch: bool = False  # ask about an update's replies while the one before trains; for roles behind an endpoint
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 160  # held-out histories in the blind comparison
