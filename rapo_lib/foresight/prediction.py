@@ -20,7 +20,9 @@ from scipy.stats import rankdata
 
 from rapo_lib.dialogue import Dialogue, Turn
 from rapo_lib.feedback import relief_heard
+from rapo_lib.foresight.critic import Critic
 from rapo_lib.foresight.records import RewardRecord
+from rapo_lib.foresight.reward import true_state
 from rapo_lib.judge.reading import read_batch
 from rapo_lib.judge.rubric import read_replies, rubric_score
 from rapo_lib.stats import clustered, t_interval
@@ -88,6 +90,29 @@ def _baselines(
         REACTION: [fmean(next(heard) for _ in each) for each in reactions],
         RUBRIC: [rubric_score(h, t) for (h, _), t in zip(items, read_replies(items), strict=True)],
     }
+
+
+def critic_table(critic: Critic, dialogues: Sequence[Dialogue]) -> pd.DataFrame:
+    """What the critic says after every answer of the seeker beside the truth, a row each.
+
+    Columns profile, turn, value (-1 to 1), said (the commonest vote), change (of the true emotion since the opening),
+    true (the state that a perfect critic would name). Dialogues whose emotions are not known have no rows.
+    """
+    asked = [
+        (d, place)
+        for d in dialogues
+        for place, turn in enumerate(d.turns)
+        if turn.speaker == "seeker" and place and None not in (turn.emotion, d.turns[0].emotion)
+    ]
+    rows = []
+    assessed = critic.assess_batch([(d.situation, d.turns[: place + 1]) for d, place in asked])
+    for (d, place), said in zip(asked, assessed, strict=True):
+        start, felt = d.turns[0].emotion, d.turns[place].emotion
+        state = max(said.votes, key=said.votes.__getitem__)
+        turn = sum(t.speaker == "supporter" for t in d.turns[:place])
+        row = {"value": said.value, "said": state, "change": felt - start, "true": true_state(start, felt)}
+        rows.append({"profile": d.id, "turn": turn, **row})
+    return pd.DataFrame(rows, columns=["profile", "turn", "value", "said", "change", "true"])
 
 
 # ------------------------------------------------------------------------------------------- agreement
