@@ -13,7 +13,8 @@ from rapo_lib.foresight.records import RewardRecord
 from rapo_lib.plots import BLUE, GREY
 
 COLOURS = plt.get_cmap("BrBG")  # brown worse, green better; told apart without red-green vision
-WIDE = 3.4  # how far the first turn lies from the history: a reply is written there
+ARM_COLOURS = {"reasoning_start": GREY, "rlff": BLUE}
+WIDE = 3.5  # how far the first turn lies from the history: a reply is written there
 
 
 def tree_table(group: Sequence[RewardRecord], before: float) -> pd.DataFrame:
