@@ -132,7 +132,7 @@ def run_reproduce(options: argparse.Namespace) -> None:
 
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
-    from rapo_lib.grid import results
+    from rapo_lib.grid import figures, results
     from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir
 
@@ -145,6 +145,7 @@ def run_ablate(options: argparse.Namespace) -> None:
     if grid.finished_cells(folder):
         for decision in results.write_results(folder):
             print(f"{decision.verdict:>20}  {decision.id}: {decision.reason}")
+        figures.write_figures(folder)
         print(folder)
     if failures:
         listed = "\n".join(f"  {f.arm} seed {f.seed}: {f.why} ({f.log})" for f in failures)

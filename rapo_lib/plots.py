@@ -44,13 +44,20 @@ def use_style() -> None:
 
 
 def save_figure(figure: Figure, stage: Stage, name: str, data: pd.DataFrame, caption: str) -> Figure:
-    """Write figures/name.png, .svg, the .csv behind it and its caption; returns the figure so that a cell shows it."""
-    figure.savefig(stage.path(f"figures/{name}.png"))
-    figure.savefig(stage.path(f"figures/{name}.svg"), metadata={"Date": None})
-    write_csv(stage.path(f"figures/{name}.csv"), data)
-    write_json(stage.path(f"figures/{name}.json"), {"caption": caption})
-    plt.close(figure)
+    """`write_figure` into the stage's figures/; returns the figure so that a cell shows it."""
+    write_figure(figure, stage.folder / "figures", name, data, caption)
     return figure
+
+
+def write_figure(figure: Figure, folder: Path, name: str, data: pd.DataFrame, caption: str) -> Path:
+    """Write folder/name.png, .svg, the .csv behind it and its caption (.json), and close it; returns the png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / f"{name}.png")
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    write_csv(folder / f"{name}.csv", data)
+    write_json(folder / f"{name}.json", {"caption": caption})
+    plt.close(figure)
+    return folder / f"{name}.png"
 
 
 # ----------------------------------------------------------------------------------------- curves
