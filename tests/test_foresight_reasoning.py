@@ -11,8 +11,8 @@ from rapo_lib.feedback import CandidateGroup
 from rapo_lib.foresight.reasoning import NOTHING_SAID, ReasoningReward, RubricReward
 from rapo_lib.foresight.start import ReasoningStartConfig, answers, example_row
 from rapo_lib.foresight.thoughts import TAG, ThoughtlessSeeker, take_apart, thought_examples, written
+from rapo_lib.judge.rubric import read_replies, rubric_score
 from rapo_lib.models import load_tokenizer
-from rapo_lib.rubric import read_replies, rubric_score
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import ProbeSeeker
 from rapo_lib.simulation import SimulatedFeedback

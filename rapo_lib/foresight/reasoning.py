@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from rapo_lib.dialogue import Message, Turn
 from rapo_lib.feedback import CandidateGroup, Verdict
 from rapo_lib.foresight.thoughts import Said, take_apart
-from rapo_lib.rubric import read_replies, rubric_score
+from rapo_lib.judge.rubric import read_replies, rubric_score
 from rapo_lib.simulation import row_history
 
 THOUGHT_WORDS = 25  # ours: our own thoughts have 19 at most

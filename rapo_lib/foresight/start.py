@@ -14,9 +14,9 @@ from typing import Literal
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from rapo_lib.controls import rotated
 from rapo_lib.dialogue import to_messages
 from rapo_lib.foresight.thoughts import Example, thought_examples, written
+from rapo_lib.grid.controls import rotated
 from rapo_lib.models import best_dtype
 from rapo_lib.runs import RapoError, stable_hash
 from rapo_lib.sampling import fit, prompt_ids
