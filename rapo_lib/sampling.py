@@ -115,7 +115,7 @@ def sample_replies(
 
     Prompts are processed `batch` at a time, longest first, so that little is spent on padding; the result
     keeps the caller's order. The same seed and the same call give the same replies. `begun`, if given, is how each
-    prompt's replies already begin, for the model to go on from; it is not part of the result.
+    prompt's replies already begin, for the model to go on from; the result is what follows, with its leading space.
     """
     tokens = [prompt_ids(m, tokenizer) for m in prompts]
     if begun is not None:
@@ -137,7 +137,8 @@ def sample_replies(
                 temperature=temperature,
                 generator=generator,
             )
-            texts = [t.strip() for t in tokenizer.batch_decode(drawn, skip_special_tokens=True)]
+            texts = tokenizer.batch_decode(drawn, skip_special_tokens=True)
+            texts = [t.strip() if begun is None else t.rstrip() for t in texts]
             for k, i in enumerate(chosen):
                 replies[i] = tuple(texts[k * group : (k + 1) * group])
     return replies

@@ -118,9 +118,8 @@ def test_replies_go_on_from_another_historys_thought(folder, tokenizer, monkeypa
     assert sorted(s.thought for s in said) == ["dog", "job", "sleepless"]
     assert not [s for s, own in zip(said, ("job", "dog", "sleepless"), strict=True) if s.thought == own]
     begun = [f"<think> {s.thought} </think>" for s in said]
-    assert [s.reply for s in said] == [
-        spoken(t) for t in rlff.go_on(policy, histories, begun, rlff.seed_for(5, "after another's thought"))
-    ]
+    followed = rlff.go_on(policy, histories, begun, rlff.seed_for(5, "after another's thought"))
+    assert raw == [begin + text for begin, text in zip(begun, followed, strict=True)]
     thinking = ThinkingPolicy(SwappedThoughts(policy=policy))
     assert not any(TAG.search(reply) for reply in thinking(histories, 5))
     with pytest.raises(ValueError, match="two histories or more, not 1"):

@@ -165,11 +165,11 @@ class SwappedThoughts:
         thoughts = [take_apart(text).thought for text in self.policy(histories, seed)]
         begun = [f"{OPEN} {thought} {CLOSE}" for thought in rotated(thoughts, seed)]
         replies = go_on(self.policy, histories, begun, seed_for(seed, "after another's thought"))
-        return [f"{thought} {reply}" for thought, reply in zip(begun, replies, strict=True)]
+        return [thought + reply for thought, reply in zip(begun, replies, strict=True)]
 
 
 def go_on(policy: ModelPolicy, histories: Sequence[Sequence[Turn]], begun: Sequence[str], seed: int) -> list[str]:
-    """What the policy writes after each history and the words its reply begins with; those are not repeated."""
+    """What the policy writes after each history and the words its text begins with; those are not repeated."""
     prompts = [fit(to_messages(h), policy.tokenizer, policy.prompt_tokens) for h in histories]
     replies = sample_replies(
         policy.model,
