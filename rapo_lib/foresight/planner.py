@@ -102,12 +102,10 @@ class Planner:
         return [STRATEGIES[i] for i in (features(histories) @ self.weights).argmax(1)] if histories else []
 
 
-def fit_planner(
-    turns: Sequence[tuple[Sequence[Turn], str]], labels: Sequence[str], penalty: float = PENALTY
-) -> Planner:
-    """The classifier of these histories and strategies; rare strategies weigh as much as a square root of their number.
+def fit_planner(histories: Sequence[Sequence[Turn]], labels: Sequence[str], penalty: float = PENALTY) -> Planner:
+    """The classifier of these histories and strategies; a strategy weighs as the square root of its number.
 
-    Without that weight the planner would hardly ever say anything but the commonest three.
+    Without that the planner would hardly ever choose anything but the commonest three.
     """
     targets = np.array([[float(name == known) for known in STRATEGIES] for name in labels])  # (n, 8)
     counts = targets.sum(0)
