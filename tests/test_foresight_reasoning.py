@@ -83,7 +83,18 @@ def test_as_a_judge_it_scores_groups_in_one_call_and_says_nothing() -> None:
     assert one.scores == pytest.approx((0.3, 0.2, -1.0)) and one.ranking == (0, 1, 2)
     assert other.scores == pytest.approx((0.1, 0.1, 0.4)) and other.ranking == (2, 0, 1)
     assert set(one.critiques + other.critiques) == {""}
-    assert model.given == [("b", "b c", "d", "d", "d e")]
+    assert model.given == [("b", "b c", "d", "d e")]
+
+
+def test_one_reply_has_one_score_however_the_model_rounds() -> None:
+    class Noisy:
+        def score_batch(self, items):
+            return [0.001 * i for i in range(len(items))]
+
+    other = (Turn("seeker", "Nothing to say."),)
+    texts = [(HISTORY, written("x", "b")), (HISTORY, written("y", "b")), (other, written("x", "b"))]
+    scores = ReasoningReward(Noisy(), form_weight=0.0).score_batch(texts)
+    assert scores[0] == scores[1] != scores[2]
 
 
 # ------------------------------------------------------------------------------------------- training
@@ -125,7 +136,7 @@ def test_in_training_the_model_hears_replies_and_the_thoughts_tokens_are_trained
     )
     thinks_aloud(trainer, TEXTS)
     batch = batch_of(trainer)
-    assert model.given == [("b is said", "c is said", "d is said") * 2]
+    assert model.given == [("b is said", "c is said", "d is said") * 2]  # two histories
     for ids, mask, text in zip(batch["completion_ids"], batch["completion_mask"], TEXTS * 2, strict=True):
         assert tokenizer.decode(ids[mask.bool()], skip_special_tokens=True) == text  # the thought too
     assert batch["advantages"].abs().min() > 0

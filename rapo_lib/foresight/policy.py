@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from rapo_lib.ablation import load_policy, start_model, train_arm
 from rapo_lib.dialogue import SeekerProfile, Turn, to_messages
 from rapo_lib.evaluation import ModelPolicy
-from rapo_lib.foresight.reasoning import FORM_WEIGHT, ReasoningReward, RewardModel, formed
+from rapo_lib.foresight.reasoning import FORM_WEIGHT, ReasoningReward, ReplyScorer, formed
 from rapo_lib.foresight.start import ReasoningStartConfig, Thinking, reasoning_start
 from rapo_lib.foresight.thoughts import CLOSE, OPEN, ThinkingPolicy, ThoughtlessSeeker, spent, take_apart
 from rapo_lib.grid.arms import Arm
@@ -109,7 +109,7 @@ def train_policy(
     chosen: Settings,
     histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
     seeker: Seeker,
-    reward: RewardModel,
+    reward: ReplyScorer,
     folder: Path,
     seed: int = 0,
     reward_hash: str = "",

@@ -25,7 +25,7 @@ FORM_WEIGHT = 0.2  # ours
 NOTHING_SAID = -1.0  # ours: the worst future
 
 
-class RewardModel(Protocol):
+class ReplyScorer(Protocol):
     """Scores replies to histories from their text; `reply` never holds a thought."""
 
     def score_batch(self, items: Sequence[tuple[Sequence[Turn], str]]) -> list[float]:
@@ -47,17 +47,22 @@ class ReasoningReward:
     `form_weight` 0 leaves the form out; a policy without reasoning is paid for its reply alone by `thinks=False`.
     """
 
-    model: RewardModel
+    model: ReplyScorer
     form_weight: float = FORM_WEIGHT
     thought_words: int = THOUGHT_WORDS
     thinks: bool = True
 
     def score_batch(self, items: Sequence[tuple[Sequence[Turn], str]]) -> list[float]:
-        """One reward per (history, what the policy wrote), from one call to the reward model."""
+        """One reward per (history, what the policy wrote), from one call to the reward model.
+
+        A reply that occurs again after the same history is scored once: two roundings of one score would look like a
+        difference, and dividing by a group's tiny deviation would make much of it.
+        """
         said = [take_apart(text) for _, text in items]
-        heard = [(history, one.reply) for (history, _), one in zip(items, said, strict=True) if one.reply]
-        marks = iter(self.model.score_batch(heard) if heard else ())
-        return [(next(marks) if one.reply else NOTHING_SAID) + self._form(one) for one in said]
+        heard = [(tuple(history), one.reply) for (history, _), one in zip(items, said, strict=True)]
+        asked = [item for item in dict.fromkeys(heard) if item[1]]
+        marks = dict(zip(asked, self.model.score_batch(asked) if asked else (), strict=True))
+        return [marks.get(item, NOTHING_SAID) + self._form(one) for item, one in zip(heard, said, strict=True)]
 
     def _form(self, said: Said) -> float:
         return self.form_weight * (self.thinks and formed(said, self.thought_words))
