@@ -9,7 +9,8 @@ from trainers import G, tiny
 from rapo_lib.dialogue import Turn, load_profiles, read_jsonl
 from rapo_lib.evaluation import ModelPolicy
 from rapo_lib.foresight import policy as rlff
-from rapo_lib.foresight.policy import FORESIGHT_ARMS, SwappedThoughts, form_by_step, side_by_side, train_policy
+from rapo_lib.foresight.comparison import evaluate_policy
+from rapo_lib.foresight.policy import FORESIGHT_ARMS, SwappedThoughts, form_by_step, train_policy
 from rapo_lib.foresight.start import ReasoningStartConfig, reasoning_start
 from rapo_lib.foresight.thoughts import TAG, ThinkingPolicy, spoken, take_apart
 from rapo_lib.models import is_whole, load_model, load_tokenizer, save_model
@@ -90,7 +91,7 @@ def test_start_training_and_evaluation_of_a_tiny_policy(folder, tokenizer, tmp_p
     assert list(steps.step) == [1, 2] and steps.formed.between(0, 1).all()
 
     policy = rlff.playing_policy(arm, chosen, trained)
-    place = rlff.evaluate_policy(policy, tokenizer, PEOPLE, {"probe": seeker}, 2, tmp_path / "played")
+    place = evaluate_policy(policy, tokenizer, PEOPLE, {"probe": seeker}, 2, tmp_path / "played")
     cost = read_json(place / "spent.json")
     assert cost["replies"] == 8 and cost["total_tokens"] > 0
     assert len(pd.read_csv(place / "outcomes.csv")) == 4
@@ -143,17 +144,3 @@ def test_form_by_step_by_hand() -> None:
     first, second = form_by_step(rollouts, 2).to_dict("records")
     assert first == {"step": 1, "formed": 0.5, "thought_words": 1.0, "reply_words": 2.0, "reward": 0.5, "change": 0.0}
     assert second["formed"] == 0.0 and second["thought_words"] == 13.5 and second["reward"] == -0.25
-
-
-def test_side_by_side_by_hand() -> None:
-    rows = [
-        ("rlff", "appraisal", "a", True, 3, 40.0),
-        ("rlff", "appraisal", "b", False, 8, 10.0),
-        ("warm_start", "appraisal", "a", False, 8, 0.0),
-        ("warm_start", "appraisal", "b", False, 8, 10.0),
-    ]
-    table = side_by_side(pd.DataFrame(rows, columns=["arm", "seeker", "profile", "success", "turns", "gained"]))
-    first = table.iloc[0]
-    assert list(table.arm) == ["rlff", "warm_start"] and first.people == 2
-    assert (first.success, first.turns, first.gained) == (0.5, 5.5, 25.0)
-    assert first.success_low < 0.5 < first.success_high and table.iloc[1].gained == 5.0

@@ -7,29 +7,26 @@ it says or feels enters the reward. GRPO is what the paper's earlier version nam
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 import pandas as pd
-from transformers import PreTrainedTokenizerBase
 
 from rapo_lib.ablation import load_policy, start_model, train_arm
 from rapo_lib.dialogue import SeekerProfile, Turn, to_messages
 from rapo_lib.evaluation import ModelPolicy
 from rapo_lib.foresight.reasoning import FORM_WEIGHT, ReasoningReward, ReplyScorer, formed
 from rapo_lib.foresight.start import ReasoningStartConfig, Thinking, reasoning_start
-from rapo_lib.foresight.thoughts import CLOSE, OPEN, ThinkingPolicy, ThoughtlessSeeker, spent, take_apart
+from rapo_lib.foresight.thoughts import CLOSE, OPEN, ThinkingPolicy, ThoughtlessSeeker, take_apart
 from rapo_lib.grid.arms import Arm
-from rapo_lib.grid.cell import played
 from rapo_lib.grid.controls import rotated
 from rapo_lib.profiles import Settings
-from rapo_lib.runs import RapoError, atomic_folder, seed_for, write_csv, write_json
+from rapo_lib.runs import RapoError, seed_for
 from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Seeker
-from rapo_lib.stats import clustered
 
 THOUGHT_TOKENS = 36  # ours: room for a thought and its tags before the reply; our own need 24 on average, 33 at most
 
@@ -191,44 +188,3 @@ def playing_policy(arm: ForesightArm, chosen: Settings, trained: Path | None) ->
         )
     policy = load_policy(chosen, trained)
     return ThinkingPolicy(SwappedThoughts(policy=policy) if arm.swapped else policy)
-
-
-def evaluate_policy(
-    policy: ThinkingPolicy,
-    tokenizer: PreTrainedTokenizerBase,
-    profiles: Sequence[SeekerProfile],
-    seekers: Mapping[str, Seeker],
-    turns: int,
-    folder: Path,
-    seed: int = 0,
-) -> Path:
-    """Self-play with every seeker; writes trajectories.csv, outcomes.csv, replies.csv and spent.json to `folder`.
-
-    spent.json holds the tokens of thoughts and replies and the share of well-formed texts, over all seekers.
-    """
-    if folder.is_dir():
-        return folder
-    before = len(policy.said)
-    tables = played(policy, profiles, seekers, turns, seed)
-    cost = spent(policy.said[before:], lambda text: len(tokenizer(text, add_special_tokens=False).input_ids))
-    with atomic_folder(folder) as building:
-        for name, table in tables.items():
-            write_csv(building / f"{name}.csv", table)
-        write_json(building / "spent.json", asdict(cost))
-    return folder
-
-
-def side_by_side(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """Success rate, average turns and emotion gained of each arm by each seeker, with 95 % intervals over people.
-
-    `outcomes`: rows of `evaluation.outcomes` with columns `arm` and `seeker`. Failures count with all their turns.
-    """
-    rows = []
-    for (arm, seeker), table in outcomes.groupby(["arm", "seeker"], sort=False):
-        numbers = table.astype({"success": float})
-        row = {"arm": arm, "seeker": seeker, "people": numbers.profile.nunique()}
-        for column in ("success", "turns", "gained"):
-            mean = clustered(numbers, column)
-            row |= {column: mean.mean, f"{column}_low": mean.low, f"{column}_high": mean.high}
-        rows.append(row)
-    return pd.DataFrame(rows)
