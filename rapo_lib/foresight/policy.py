@@ -183,8 +183,6 @@ def go_on(policy: ModelPolicy, histories: Sequence[Sequence[Turn]], begun: Seque
 def playing_policy(arm: ForesightArm, chosen: Settings, trained: Path | None) -> ThinkingPolicy:
     """The policy of an arm behind the border; `trained` is the folder of `arm.adapter`, None for a start."""
     if (trained is None) != (arm.adapter is None):
-        raise RapoError(
-            f"arm {arm.name!r} plays with {'the adapter of ' + arm.adapter if arm.adapter else 'its start'}"
-        )
+        raise RapoError(f"arm {arm.name!r} plays with {_plays_with(arm)}")
     policy = load_policy(chosen, trained)
     return ThinkingPolicy(SwappedThoughts(policy=policy) if arm.swapped else policy)
