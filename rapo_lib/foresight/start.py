@@ -28,14 +28,14 @@ THINKING: tuple[Thinking, ...] = ("own", "none", "swapped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningStartConfig:
-    """How the reasoning warm start is trained; every value is ours, chosen on dev histories."""
+    """How the reasoning warm start is trained; every value is ours."""
 
     thinking: Thinking = "own"
-    epochs: float = 3.0  # passes over the thoughts
+    epochs: float = 2.0  # passes over the thoughts
     learning_rate: float = 5e-4  # LoRA's
     rank: int = 16
     batch: int = 8  # dialogues an update
-    tokens: int = 200  # longer histories lose their oldest whole exchanges
+    tokens: int = 120  # longer histories lose their oldest whole exchanges
     examples: int | None = None  # use only the first so many (smoke scale)
     seed: int = 0
 
