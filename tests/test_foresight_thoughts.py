@@ -149,7 +149,7 @@ def test_what_thoughts_cost_is_counted_by_hand() -> None:
     said = [Said("a b c", "d", True), Said("", "e f", False)]
     found = spent(said, lambda text: len(text.split()))
     assert (found.replies, found.well_formed, found.thought_tokens, found.reply_tokens) == (2, 0.5, 1.5, 1.5)
-    assert found.total_tokens == 6
+    assert found.total_tokens == 6 + 2  # the tags
     with pytest.raises(ValueError, match="nothing was said"):
         spent([], len)
 

@@ -145,18 +145,17 @@ class Spent:
     well_formed: float  # share
     thought_tokens: float
     reply_tokens: float
-    total_tokens: int  # of all replies, thoughts included, tags not
+    total_tokens: int  # of all texts, thoughts and their tags included
 
 
 def spent(said: Sequence[Said], count: Callable[[str], int]) -> Spent:
     """The tokens of thoughts and replies, counted by `count` (a tokenizer's length of a text)."""
     if not said:
         raise ValueError("nothing was said; play or train with the policy first")
-    thoughts, replies = (sum(count(getattr(one, part)) for one in said) for part in ("thought", "reply"))
     return Spent(
         replies=len(said),
         well_formed=sum(one.well_formed for one in said) / len(said),
-        thought_tokens=thoughts / len(said),
-        reply_tokens=replies / len(said),
-        total_tokens=thoughts + replies,
+        thought_tokens=sum(count(one.thought) for one in said) / len(said),
+        reply_tokens=sum(count(one.reply) for one in said) / len(said),
+        total_tokens=sum(count(written(one.thought, one.reply) if one.thought else one.reply) for one in said),
     )
