@@ -109,8 +109,11 @@ def train_arm(
     judge: Judge,
     folder: Path,
     seed: int = 0,
+    judged_by: str = "",
 ) -> Path:
     """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`.
+
+    `judged_by` names a judge that settings and code do not tell apart, such as a learned one, by its hash.
 
     An interrupted training of the same arm, settings, histories and code goes on from its last checkpoint, kept beside
     `folder` until it is finished, and ends as it would have without the interruption.
@@ -141,7 +144,7 @@ def train_arm(
         return folder
     going = _open_training(
         folder.with_name(f"{folder.name}.training"),
-        stable_hash([asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash()]),
+        stable_hash([asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash(), judged_by]),
     )
     last, rollouts = _last_state(going, chosen.group * chosen.groups)
     with (going / ROLLOUTS).open("a", encoding="utf-8") as file:
@@ -172,7 +175,7 @@ def train_arm(
         write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
         signs = {e["step"]: e["rapo/collapse"] for e in logged if e.get("rapo/collapse")}
-        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs}
+        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "judge": judged_by}
         write_json(building / "arm.json", plain(record))
     shutil.rmtree(going)
     return folder
