@@ -3,12 +3,12 @@
 PPDPP's critic is a language model asked ten times (`lm.critic`, the same interface). This one needs none. The relief
 that the judge hears in every answer of the seeker adds up to an estimate of how far they have come since the opening;
 thresholds make states of it. The estimate is off by `SPREAD` points: ten draws around it, at fixed quantiles instead of
-at random, are the ten votes, so the mean value moves smoothly and is the same every time. No emotion is read and nothing
-is shared with the seeker.
+at random, are the ten votes, so the mean value moves smoothly and is the same every time. No emotion is read and
+nothing is shared with the seeker.
 
 All numbers are ours, from 1,024 answers of train people (the first three fitted, the last threshold where success is
-called best). There the value goes with the true change at Spearman 0.76 and names the state in 65 % (the commonest state
-alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel better).
+called best). There the value goes with the true change at Spearman 0.76 and names the state in 65 % (the commonest
+state alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel better).
 """
 
 from collections.abc import Sequence
