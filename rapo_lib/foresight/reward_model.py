@@ -43,7 +43,7 @@ class RewardModelConfig:
 
     base: str = EMBEDDED  # "embedded", a folder (the warm start), or a hub name
     quantization: str = "none"  # "nf4" for a base that is too big otherwise
-    prompt_tokens: int = 120  # system message and the latest whole turns
+    prompt_tokens: int = 80  # system message and the latest whole turns
     reply_tokens: int = 48  # a longer reply is read so far
     rank: int = 16  # LoRA
     epochs: float = 3.0
