@@ -108,9 +108,12 @@ def train_arm(
     judge: Judge,
     folder: Path,
     seed: int = 0,
+    judged_by: str = "",
     trainer_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`.
+
+    `judged_by` names a judge that settings and code do not tell apart, such as a learned one, by its hash.
 
     An interrupted training of the same arm, settings, histories and code goes on from its last checkpoint, kept beside
     `folder` until it is finished, and ends as it would have without the interruption. Several processes share the work
@@ -144,9 +147,9 @@ def train_arm(
             write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
         return folder
     going = folder.with_name(f"{folder.name}.training")
-    key = [asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash()] + ([given] if given else [])
+    made_of = [asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash(), judged_by, given]
     with processes.one_by_one():
-        _open_training(going, stable_hash(key))
+        _open_training(going, stable_hash(made_of))
         last, rollouts = _last_state(going, chosen.group * chosen.groups)
     kept = RolloutLog(going / ROLLOUTS, rollouts)
     trainer = RAPOTrainer(
@@ -173,8 +176,8 @@ def train_arm(
         write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
         signs = {e["step"]: e["rapo/collapse"] for e in logged if e.get("rapo/collapse")}
-        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "trainer": given,
-                  "processes": processes.count()}  # fmt: skip
+        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "judge": judged_by,
+                  "trainer": given, "processes": processes.count()}  # fmt: skip
         write_json(building / "arm.json", plain(record))
     shutil.rmtree(going)
     return folder

@@ -7,7 +7,7 @@ Evaluation is the one place besides oracle arms that reads the seeker's emotion.
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +70,21 @@ def self_play(
     The same seed gives every policy the same draws, so differences between policies are paired. A dialogue ends where
     the seeker gives no usable reaction, which only a language model does, and before the reply it should answer.
     """
-    histories = [opening_history(p) for p in profiles]
+    return play_on(policy, [(p, opening_history(p)) for p in profiles], seeker, turns=turns, seed=seed)
+
+
+def play_on(
+    policy: Policy,
+    begun: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    seeker: Seeker,
+    *,
+    turns: int = TURNS,
+    seed: int = 0,
+) -> list[Dialogue]:
+    """`self_play` from dialogues that somebody else began, one a person; of what was said before, only the last seeker
+    turn carries an emotion, so that outcomes count from there."""
+    profiles = [p for p, _ in begun]
+    histories = [_felt_from_here(p, h, seeker) for p, h in begun]
     going = list(range(len(profiles)))
     for turn in range(turns):
         replies = policy([histories[i] for i in going], seed_for(seed, "reply", turn))
@@ -93,12 +107,19 @@ def self_play(
     ]
 
 
+def _felt_from_here(profile: SeekerProfile, history: Sequence[Turn], seeker: Seeker) -> tuple[Turn, ...]:
+    """The history with the true emotion on its last turn, which is the seeker's, and on no other."""
+    *before, last = history
+    felt = seeker.emotion(profile, history) if last.emotion is None else last.emotion
+    return (*(replace(t, emotion=None) for t in before), replace(last, emotion=felt))
+
+
 def trajectories(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
     """One row per seeker turn: profile, turn (0 is the opening), emotion."""
     rows = [
         {"profile": d.id, "turn": turn, "emotion": t.emotion}
         for d in dialogues
-        for turn, t in enumerate(t for t in d.turns if t.speaker == "seeker")
+        for turn, t in enumerate(t for t in d.turns if t.emotion is not None)
     ]
     return pd.DataFrame(rows)
 
@@ -107,7 +128,7 @@ def outcomes(dialogues: Sequence[Dialogue], success: float = SUCCESS) -> pd.Data
     """One row per dialogue: emotion at start and end, gained, success, turns until success (failures count as all)."""
     rows = []
     for d in dialogues:
-        felt = [t.emotion for t in d.turns if t.speaker == "seeker"]
+        felt = [t.emotion for t in d.turns if t.emotion is not None]
         reached = next((i for i, e in enumerate(felt) if e >= success), None)
         rows.append(
             {

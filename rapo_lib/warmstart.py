@@ -9,6 +9,7 @@ starts exactly at the warm start.
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -59,16 +60,17 @@ def _example(
 ) -> dict[str, list[int]]:
     """Token ids of one dialogue; `completion_mask` is 1 on every supporter turn, for the earlier ones teach too."""
     messages = [*fit(to_messages(history), tokenizer, limit), {"role": "assistant", "content": reply}]
-    ids = _ids(messages, tokenizer)
+    ids = chat_ids(messages, tokenizer)
     mask = [0] * len(ids)
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
-            start, end = len(prompt_ids(messages[:place], tokenizer)), len(_ids(messages[: place + 1], tokenizer))
+            start, end = len(prompt_ids(messages[:place], tokenizer)), len(chat_ids(messages[: place + 1], tokenizer))
             mask[start:end] = [1] * (end - start)
     return {"input_ids": ids, "completion_mask": mask}
 
 
-def _ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def chat_ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a whole chat, its last message ended."""
     return tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
 
 
@@ -77,16 +79,24 @@ def warm_start(config: WarmStartConfig, model: str = EMBEDDED) -> Path:
     key = stable_hash(
         [model, asdict(config), [[[t.text for t in h], r] for h, r in warmstart_pairs()], str(best_dtype())]
     )
-    folder = cache_dir() / "models" / f"warmstart-{key[:16]}"
+    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(config, tokenizer))
+
+
+def fine_tuned(
+    name: str, config: WarmStartConfig, model: str, examples: Callable[[PreTrainedTokenizerBase], Dataset]
+) -> Path:
+    """The cached folder `name` of `model` after one fine-tuning on `examples` (input_ids, completion_mask)."""
+    folder = cache_dir() / "models" / name
     if is_whole(folder):
         return folder
-    log.info("warm start: fine-tuning %s on %d pairs", model, len(warmstart_pairs()[: config.pairs]))
     base, tokenizer = load_model(model)
+    data = examples(tokenizer)
+    log.info("%s: fine-tuning %s on %d dialogues", name, model, len(data))
     with TemporaryDirectory(prefix="rapo-sft-") as scratch:
         trainer = SFTTrainer(
             model=base,
             args=_sft_config(config, scratch),
-            train_dataset=_dataset(config, tokenizer),
+            train_dataset=data,
             processing_class=tokenizer,
             peft_config=lora_config(config.rank, 2 * config.rank),
         )

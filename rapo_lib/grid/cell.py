@@ -19,7 +19,7 @@ import pandas as pd
 from rapo_lib import runs
 from rapo_lib.ablation import arm_settings, load_policy, people, read_pairs, train_arm
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, profile_from_record, read_jsonl, turn_from_record
-from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories, win_rates
+from rapo_lib.evaluation import ModelPolicy, Policy, outcomes, reply_metrics, self_play, trajectories, win_rates
 from rapo_lib.evaluator import EvaluatorSeeker
 from rapo_lib.feedback import EmbeddedJudge, Judge, RubricJudge
 from rapo_lib.grid.arms import ARMS, Arm
@@ -131,7 +131,7 @@ def own_judge(arm: Arm, trained: Path | None) -> Judge:
 
 
 def played(
-    policy: ModelPolicy, profiles: Sequence[SeekerProfile], seekers: Mapping[str, Seeker], turns: int, seed: int
+    policy: Policy, profiles: Sequence[SeekerProfile], seekers: Mapping[str, Seeker], turns: int, seed: int
 ) -> dict[str, pd.DataFrame]:
     """Self-play with each seeker: trajectories, outcomes and replies, a column `seeker` first."""
     tables: dict[str, list[pd.DataFrame]] = {"trajectories": [], "outcomes": [], "replies": []}
