@@ -8,7 +8,6 @@ on conversations with train people. No emotion is read and nothing is shared wit
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -17,7 +16,7 @@ from rapo_lib.chat import ChatModel
 from rapo_lib.dialogue import Turn
 from rapo_lib.feedback import relief_heard
 from rapo_lib.judge.reading import read_batch
-from rapo_lib.lm.critic import SAMPLES, Assessment, LMCritic, assessment
+from rapo_lib.lm.critic import SAMPLES, Assessment, Critic, LMCritic, assessment
 from rapo_lib.runs import RapoError
 from rapo_lib.selection import exchanges
 
@@ -26,13 +25,6 @@ Talk = tuple[str, Sequence[Turn]]  # situation, everything said so far
 GAIN = 6.0  # points of emotion that full relief in one answer stands for
 SPREAD = 8.0  # standard error of the estimate, points
 WORSE, BETTER, SOLVED = -5.0, 5.0, 30.0  # points since the opening: below, from, from
-
-
-class Critic(Protocol):
-    """Anyone who says how conversations stand: `EmbeddedCritic`, `lm.critic.LMCritic`."""
-
-    def assess_batch(self, talks: Sequence[Talk]) -> list[Assessment]:
-        """One assessment for each (situation, turns)."""
 
 
 class EmbeddedCritic:
