@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -196,6 +197,60 @@ def draw_contrasts(
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(unit)
     _seeker_legend(ax, seekers)
+
+
+def draw_board(table: pd.DataFrame, titles: Mapping[str, str], labels: Mapping[str, str], anchors: set[str]) -> Figure:
+    """A panel per suite, a row per model: its headline and 95 % interval; hollow: anchors with known standing.
+
+    `table` has columns suite, model, mean, low, high; `titles` says what each suite's headline is.
+    """
+    models, suites = list(dict.fromkeys(table.model)), [s for s in titles if s in set(table.suite)]
+    size = (2.2 + 2.1 * len(suites), 0.9 + 0.34 * len(models))
+    figure, axes = plt.subplots(1, len(suites), figsize=size, sharey=True, squeeze=False)
+    for ax, suite in zip(axes.flat, suites, strict=True):
+        for row in table[table.suite == suite].itertuples():
+            place, anchor = models.index(row.model), row.model in anchors
+            colour = GREY if anchor else BLUE
+            ax.plot([row.low, row.high], [place, place], color=colour, linewidth=1.4 if anchor else 2.2, zorder=2)
+            ax.plot(row.mean, place, "o", color=colour, markerfacecolor="white" if anchor else colour, zorder=3)
+        ax.set_title(titles[suite], fontsize=9)
+        ax.grid(axis="y", visible=False)
+    axes.flat[0].set_yticks(range(len(models)), [labels.get(m, m) for m in models])
+    axes.flat[0].set_ylim(len(models) - 0.5, -0.5)
+    return figure
+
+
+def draw_heat(ax: Axes, table: pd.DataFrame, low: float, high: float) -> None:
+    """A cell per row and column of `table` with its number in it; dark is high."""
+    image = ax.imshow(table.to_numpy(dtype=float), cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    for (row, column), value in np.ndenumerate(table.to_numpy(dtype=float)):
+        dark = value > low + 0.6 * (high - low)
+        ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    ax.set_xticks(range(table.shape[1]), table.columns, rotation=35, ha="right")
+    ax.set_yticks(range(table.shape[0]), table.index)
+    ax.grid(False)
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+
+
+def draw_critic(axes: Sequence[Axes], rates: pd.DataFrame, values: pd.DataFrame, labels: Mapping[str, str]) -> None:
+    """Left: success by the truth (filled) and by the critic (hollow), a row per model; right: its word by true emotion.
+
+    `rates` has columns model, critic, truth; `values` emotion, mean, low, high (over people).
+    """
+    left, right = axes
+    for place, row in enumerate(rates.itertuples()):
+        left.plot([row.truth, row.critic], [place, place], color="0.7", linewidth=1.5, zorder=1)
+        left.plot(row.truth, place, "o", color=BLUE, zorder=2, label="truth" if place == 0 else None)
+        left.plot(row.critic, place, "o", color=ORANGE, markerfacecolor="none", markersize=9, zorder=3,
+                  label="critic" if place == 0 else None)  # fmt: skip
+    left.set_yticks(range(len(rates)), [labels.get(m, m) for m in rates.model])
+    left.set(xlim=(-0.03, 1.03), ylim=(len(rates) - 0.5, -0.5), xlabel="share of people whose talk is a success")
+    left.grid(axis="y", visible=False)
+    left.legend(loc="best", fontsize=8)
+    right.fill_between(values.emotion, values.low, values.high, color=ORANGE, alpha=0.15, linewidth=0)
+    right.plot(values.emotion, values["mean"], "o-", color=ORANGE, markersize=4)
+    right.axhline(0.5, color="0.6", linewidth=0.8, linestyle="--")
+    right.set(xlabel="true emotion (0-100)", ylabel="critic (-1 worse to 1 solved)", ylim=(-1.05, 1.05))
 
 
 def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ def cells(path: Path, kind: str) -> list[str]:
 
 
 def test_the_series_is_complete():
-    assert [p.name[:2] for p in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+    assert [p.name[:2] for p in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -159,3 +159,23 @@ def test_the_reward_model_never_met_whom_it_is_measured_on(foresight):
     check_apart(fitted, read_records(foresight / "reward_data_heldout.jsonl"))
     assert {r.profile for r in fitted} <= {p.id for p in load_profiles("train")}
     assert not [*foresight.rglob("*.bin")] and not [*foresight.rglob("*.pt")]
+
+
+@pytest.fixture(scope="module")
+def evaluated(series):
+    """Notebook 07 on the smoke run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAPO_OUTPUTS", str(series.parent))
+        reproduce(profile="smoke", notebooks="07")
+    return series / "07_evaluation"
+
+
+@pytest.mark.timeout(600)
+def test_every_suite_has_met_every_policy(evaluated):
+    record = read_stage(evaluated.parent, evaluated.name)
+    assert record["completed"] and record["facts"]["failed"] == {}
+    board = pd.read_csv(evaluated / "board.csv")
+    assert {"warm_start", "full", "good_listener", "silent"} <= set(board.model)
+    assert set(board.suite) == {"selfplay", "emoharbor", "sotopia", "safety"}
+    assert (board.groupby("suite").model.nunique() == board.model.nunique()).all()
+    assert {p.stem for p in evaluated.glob("figures/*.png")} == {"board", "dimensions", "critic"}
