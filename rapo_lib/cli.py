@@ -35,6 +35,8 @@ def build_parser() -> argparse.ArgumentParser:
     series.set_defaults(act=run_reproduce)
 
     grid = verbs.add_parser("ablate", help="train and measure arms under several seeds, and decide the claims")
+    grid.add_argument("--domain", choices=("support", "sotopia"), default="support",
+                      help="people in distress (default), or social goals with a partner")  # fmt: skip
     grid.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     grid.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     grid.add_argument("--arms", default="primary", metavar="ARM[,ARM]",
@@ -130,8 +132,33 @@ def run_reproduce(options: argparse.Namespace) -> None:
     print(index)
 
 
+SUPPORT_ONLY = ("shard", "search", "search_steps", "prepare", "merge")  # options of `rapo ablate`
+
+
+def run_social_ablate(options: argparse.Namespace) -> None:
+    """`rapo ablate --domain sotopia`: cells that are done are kept."""
+    from rapo_lib.grid import run as grid
+    from rapo_lib.runs import run_dir
+    from rapo_lib.sotopia import ablation, results
+
+    if given := [name for name in SUPPORT_ONLY if getattr(options, name)]:
+        raise RapoError(f"--{given[0].replace('_', '-')} does not go with --domain sotopia")
+    if options.split != "heldout":
+        raise RapoError("the social scenarios are split in train and heldout alone; leave --split")
+    folder = run_dir(options.run or options.profile) / "sotopia"
+    overrides = grid.typed_overrides(dict(options.overrides))
+    ablation.run_arms(
+        ablation.plan_of(folder, options.profile, options.arms, grid.parse_seeds(options.seeds), overrides)
+    )
+    print(results.readme_table(results.write_results(folder)))
+    print(folder)
+
+
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
+    if options.domain == "sotopia":
+        run_social_ablate(options)
+        return
     from rapo_lib.grid import figures, results
     from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir

@@ -9,6 +9,7 @@ starts exactly at the warm start.
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -26,6 +27,7 @@ from rapo_lib.runs import cache_dir, stable_hash
 from rapo_lib.sampling import fit, prompt_ids
 
 log = logging.getLogger(__name__)
+Lesson = tuple[tuple[Message, ...], str]  # what is asked (system message, history), and the reply to learn
 AT_ONCE = 4  # dialogues in memory; the logits over 49k tokens are what costs
 
 
@@ -50,15 +52,10 @@ def warmstart_pairs() -> tuple[tuple[tuple[Turn, ...], str], ...]:
     return tuple((tuple(turn_from_record(t) for t in r["history"]), r["reply"]) for r in records)
 
 
-def _dataset(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return Dataset.from_list([_example(h, r, tokenizer, config.tokens) for h, r in warmstart_pairs()[: config.pairs]])
-
-
-def _example(
-    history: tuple[Turn, ...], reply: str, tokenizer: PreTrainedTokenizerBase, limit: int
-) -> dict[str, list[int]]:
+def _example(lesson: Lesson, tokenizer: PreTrainedTokenizerBase, limit: int) -> dict[str, list[int]]:
     """Token ids of one dialogue; `completion_mask` is 1 on every supporter turn, for the earlier ones teach too."""
-    messages = [*fit(to_messages(history), tokenizer, limit), {"role": "assistant", "content": reply}]
+    prompt, reply = lesson
+    messages = [*fit(list(prompt), tokenizer, limit), {"role": "assistant", "content": reply}]
     ids = _ids(messages, tokenizer)
     mask = [0] * len(ids)
     for place, message in enumerate(messages):
@@ -77,16 +74,28 @@ def warm_start(config: WarmStartConfig, model: str = EMBEDDED) -> Path:
     key = stable_hash(
         [model, asdict(config), [[[t.text for t in h], r] for h, r in warmstart_pairs()], str(best_dtype())]
     )
-    folder = cache_dir() / "models" / f"warmstart-{key[:16]}"
+    lessons = [(tuple(to_messages(h)), r) for h, r in warmstart_pairs()]
+    return fine_tuned(cache_dir() / "models" / f"warmstart-{key[:16]}", lessons, config, model)
+
+
+def warm_start_on(lessons: Sequence[Lesson], config: WarmStartConfig, model: str = EMBEDDED) -> Path:
+    """`warm_start` on dialogues of another kind, under a name of their own."""
+    key = stable_hash([model, asdict(config), list(lessons), str(best_dtype())])
+    return fine_tuned(cache_dir() / "models" / f"warmstart-{key[:16]}", lessons, config, model)
+
+
+def fine_tuned(folder: Path, lessons: Sequence[Lesson], config: WarmStartConfig, model: str) -> Path:
+    """`folder`, with `model` fine-tuned on the first `config.pairs` lessons in it; one that is whole is kept."""
     if is_whole(folder):
         return folder
-    log.info("warm start: fine-tuning %s on %d pairs", model, len(warmstart_pairs()[: config.pairs]))
+    chosen = lessons[: config.pairs]
+    log.info("warm start: fine-tuning %s on %d pairs", model, len(chosen))
     base, tokenizer = load_model(model)
     with TemporaryDirectory(prefix="rapo-sft-") as scratch:
         trainer = SFTTrainer(
             model=base,
             args=_sft_config(config, scratch),
-            train_dataset=_dataset(config, tokenizer),
+            train_dataset=Dataset.from_list([_example(lesson, tokenizer, config.tokens) for lesson in chosen]),
             processing_class=tokenizer,
             peft_config=lora_config(config.rank, 2 * config.rank),
         )
