@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `prefer`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `serve`, `prefer`."""
 
 import argparse
 import subprocess
@@ -78,6 +78,13 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--turns", type=int, default=8, help="supporter turns of self-play (default: 8)")
     evaluate.add_argument("--seed", type=int, default=0)
     evaluate.set_defaults(act=run_evaluate)
+    serve = verbs.add_parser("serve", help="a model behind an OpenAI-compatible endpoint on this machine")
+    serve.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
+    serve.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    serve.add_argument(
+        "--port", type=int, default=8811, metavar="N", help="on 127.0.0.1 (default: 8811; 0: a free one)"
+    )
+    serve.set_defaults(act=run_serve)
     add_prefer(verbs)
     return parser
 
@@ -249,6 +256,18 @@ def run_evaluate(options: argparse.Namespace) -> None:
         summary = suites.evaluate(name, load, model, protocol, options.out)
         print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
     print(f"{options.out}: {suites.NOTICE}")
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    """`rapo serve`: until Ctrl-C; `agent` is the model, `partner` the embedded partner of social scenarios."""
+    from rapo_lib import serve
+    from rapo_lib.measures import suites
+    from rapo_lib.sotopia import seat
+
+    agent = suites.load_subject(options.model, options.adapter, suites.Protocol()).agent
+    with serve.ChatServer(seat.seats(agent), (seat.AGENT, seat.PARTNER_ROLE), options.port) as server:
+        print(f"{server.url}: models {', '.join(server.models)}; Ctrl-C ends it", flush=True)
+        server.serve_forever()
 
 
 def run_prefer_make(options: argparse.Namespace) -> None:

@@ -148,7 +148,7 @@ def test_arms_are_trained_measured_and_kept(tiny_folder, tmp_path):
         assert {r["profile"] for r in rollouts[name]} <= set(BY_ID)
         assert "scenarios" in (place / "adapter" / "README.md").read_text()
         metrics = pd.read_csv(tmp_path / "cells" / name / "seed-0" / "metrics.csv")
-        assert len(metrics) == 2 and (metrics.grad_norm > 0).any()
+        assert len(metrics) == 2 and metrics.grad_norm.notna().all()
     assert all(r["reaction"] is None for r in rollouts["without_reactions"])
     assert all(r["reaction"] for r in rollouts["full"])
     first = [(r["profile"], r["history"], r["reply"]) for r in rollouts["full"][:6]]
