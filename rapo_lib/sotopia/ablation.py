@@ -37,7 +37,7 @@ from rapo_lib.sotopia.scenarios import Scenario, load_scenarios
 SOCIAL_ARMS = (FULL, "without_reactions", "without_distillation")
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {  # where a scenario needs other settings than a person; ours
     "smoke": {"prompt_tokens": 192},
-    "cpu": {"prompt_tokens": 192, "reply_tokens": 36, "steps": 30, "groups": 4, "warm_epochs": 2.0, "turns": 6},
+    "cpu": {"prompt_tokens": 192, "reply_tokens": 36, "steps": 30, "groups": 4, "turns": 6},
     "gpu": {},
 }
 SOCIAL = Domain(social_start, sotopia_row, "scenarios")

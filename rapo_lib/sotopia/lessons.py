@@ -14,7 +14,7 @@ from rapo_lib.profiles import Settings
 from rapo_lib.sotopia.episode import play, prompt_messages
 from rapo_lib.sotopia.scenarios import Scenario, load_scenarios
 
-WORDINGS = 3  # times each script is played
+WORDINGS = 2  # times each script is played
 TOKENS = 320  # of a talk; the longest has about 350
 
 
