@@ -37,17 +37,6 @@ def shown(scenario: Scenario, lines: Sequence[str], seed: int = 0) -> tuple[Turn
     return play(agent, [scenario], turns=2 * len(lines), seed=seed)[0].turns
 
 
-def demonstrations(seed: int = 0) -> list[tuple[Scenario, tuple[Turn, ...], str]]:
-    """(scenario, history, reply) for every line of every script, with one wording of the partner."""
-    return [
-        (scenario, talk[:place], turn.text)
-        for scenario, lines in scripts()
-        for talk in [shown(scenario, lines, seed)]
-        for place, turn in enumerate(talk)
-        if turn.speaker == "supporter"
-    ]
-
-
 def lessons() -> list[tuple[tuple[dict[str, str], ...], str]]:
     """Prompt and last reply of every whole talk; the earlier replies are in the prompt, and learned from as well."""
     found = []
