@@ -12,9 +12,12 @@ from importlib import resources
 from rapo_lib.dialogue import Turn
 from rapo_lib.profiles import Settings
 from rapo_lib.sotopia.episode import play, prompt_messages
+from rapo_lib.sotopia.goals import goal
+from rapo_lib.sotopia.partner import SotopiaPartner
 from rapo_lib.sotopia.scenarios import Scenario, load_scenarios
 
 WORDINGS = 2  # times each script is played
+REACHED = 5.0  # goal (0-10) from which a talk is worth learning from
 TOKENS = 320  # of a talk; the longest has about 350
 
 
@@ -38,13 +41,14 @@ def shown(scenario: Scenario, lines: Sequence[str], seed: int = 0) -> tuple[Turn
 
 
 def lessons() -> list[tuple[tuple[dict[str, str], ...], str]]:
-    """Prompt and last reply of every whole talk; the earlier replies are in the prompt, and learned from as well."""
-    found = []
+    """Prompt and last reply of every talk that reached its goal; the earlier replies are learned from as well."""
+    found, partner = [], SotopiaPartner()
     for seed in range(WORDINGS):
         for scenario, lines in scripts():
             talk = shown(scenario, lines, seed)
-            last = max(place for place, turn in enumerate(talk) if turn.speaker == "supporter")
-            found.append((tuple(prompt_messages(scenario, talk[:last])), talk[last].text))
+            if goal(scenario.game, partner.state(scenario, talk)) >= REACHED:
+                last = max(place for place, turn in enumerate(talk) if turn.speaker == "supporter")
+                found.append((tuple(prompt_messages(scenario, talk[:last])), talk[last].text))
     return found
 
 
