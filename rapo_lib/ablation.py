@@ -8,7 +8,7 @@ changes.
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -66,11 +66,26 @@ def people(split: str, count: int | None = None) -> list[SeekerProfile]:
     return load_profiles(split)[:count]
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What training needs to know about its histories: the start, what the policy is prompted with, whose they are."""
+
+    start: Callable[[Settings], str]  # folder (or name) of the model that every arm starts from
+    row: Callable[[Any, Sequence[Turn]], dict[str, Any]]  # the trainer's row for one history
+    whose: str = "people"
+
+
+SUPPORT = Domain(start_model, training_row)
+
+
 def training_rows(
-    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]], tokenizer: PreTrainedTokenizerBase, limit: int
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int,
+    row: Callable[[Any, Sequence[Turn]], dict[str, Any]] = training_row,
 ) -> list[dict[str, Any]]:
     """The trainer's rows for (person, history) pairs, prompts cut to `limit` tokens by whole turns."""
-    rows = [training_row(person, history) for person, history in histories]
+    rows = [row(person, history) for person, history in histories]
     return [{**row, "prompt": fit(row["prompt"], tokenizer, limit)} for row in rows]
 
 
@@ -108,6 +123,7 @@ def train_arm(
     judge: Judge,
     folder: Path,
     seed: int = 0,
+    domain: Domain = SUPPORT,
     judged_by: str = "",
     trainer_options: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -128,9 +144,9 @@ def train_arm(
     if not histories:
         raise RapoError("no history to train on; 02_turn_selection selected none")
     chosen = arm_settings(arm, chosen)
-    start = start_model(chosen)
+    start = domain.start(chosen)
     model, tokenizer = load_model(start, quantization=chosen.quantization)
-    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    rows = training_rows(histories, tokenizer, chosen.prompt_tokens, domain.row)
     people = {p.id: p for p, _ in histories}
     if arm.judge == "oracle_fitted":
         judge = oracle_judge(model, tokenizer, rows, chosen, histories, seeker, seed)
@@ -167,7 +183,7 @@ def train_arm(
     with atomic_folder(folder) as building:
         trainer.save_adapter(
             building / "adapter",
-            f"{len(histories)} histories of {len(people)} people.",
+            f"{len(histories)} histories of {len(people)} {domain.whose}.",
             {"arm": arm.label, "the judge hears reactions": arm.reactions},
         )
         if isinstance(judge, OracleFittedJudge):
@@ -278,10 +294,15 @@ def step_metrics(logged: Sequence[Mapping[str, Any]], rollouts: Sequence[Rollout
 
 def load_policy(chosen: Settings, arm_folder: Path | None) -> ModelPolicy:
     """The policy of a trained arm, or the start itself for None."""
-    model, tokenizer = load_model(start_model(chosen), quantization=chosen.quantization)
+    return policy_of(*load_arm(start_model(chosen), arm_folder, chosen.quantization), chosen)
+
+
+def load_arm(start: str, arm_folder: Path | None, quantization: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a trained arm and its tokenizer; the start itself for None."""
+    model, tokenizer = load_model(start, quantization=quantization)
     if arm_folder is not None:
         model = load_adapter(model, arm_folder / "adapter").eval()
-    return policy_of(model, tokenizer, chosen)
+    return model, tokenizer
 
 
 def policy_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chosen: Settings) -> ModelPolicy:

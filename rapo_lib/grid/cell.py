@@ -267,8 +267,14 @@ def _trained(arm: Arm, folder: Path, chosen: Settings, seed: int) -> Path | None
     given = folder / "inputs" / PEOPLE
     known = map(profile_from_record, read_jsonl(given)) if given.is_file() else people("train")
     pairs: Sequence[Pair] = read_pairs(folder / "inputs" / f"{arm.histories}.jsonl", {p.id: p for p in known})
+    place = place_to_train(folder, arm, seed, chosen)
+    return train_arm(arm, chosen, pairs, AppraisalSeeker(), EmbeddedJudge(), place, seed)
+
+
+def place_to_train(folder: Path, arm: Arm, seed: int, chosen: Settings) -> Path:
+    """Where a cell's adapter goes; one that an earlier plan left there and never measured is removed."""
     place = adapter_folder(folder, arm.name, seed)
     marker = place / "arm.json"
     if marker.is_file() and runs.read_json(marker)["settings"] != runs.plain(asdict(arm_settings(arm, chosen))):
-        shutil.rmtree(place)  # of an earlier plan that was never measured
-    return train_arm(arm, chosen, pairs, AppraisalSeeker(), EmbeddedJudge(), place, seed)
+        shutil.rmtree(place)
+    return place
