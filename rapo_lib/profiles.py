@@ -35,13 +35,18 @@ class Settings:
     weight: float = 0.3  # w, share of the distillation
     policy_scale: float = 1.0  # times the policy term; 1 - w at w = 0 is the full arm without its verbal half
     beta: float = 0.0  # weight of the KL to the start
-    teacher_note: str = "critique"
+    teacher_note: str = "critique"  # or critique_and_reaction, critique_and_sibling
+    prefetch: bool = False  # ask about an update's replies while the one before trains; for roles behind an endpoint
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 160  # held-out histories in the blind comparison
+    future_histories: int = 48  # train histories whose replies 06 looks beyond; half as many held-out ones measure it
+    futures: int = 2  # m, continuations of each reply
+    horizon: int = 3  # k, turns of each, the reply being the first
     seeker: str = "embedded"  # or "lm", a language model
     judge: str = "embedded"  # or "lm"
     selector: str = "embedded"  # or "lm": who looks back over dialogues for pivotal turns
+    critic: str = "embedded"  # or "lm": who says how far a conversation has come
     lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
     lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
     lm_key: str = ""  # NAME of the environment variable with the endpoint's key
@@ -88,6 +93,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reply_tokens": 16,
         "eval_profiles": 4,
         "eval_histories": 6,
+        "future_histories": 6,
+        "horizon": 2,
         "cell_timeout": 900.0,
     },
     "cpu": {},
@@ -108,15 +115,19 @@ PROFILES: dict[str, dict[str, Any]] = {
         "learning_rate": 5e-5,
         "eval_profiles": 40,
         "eval_histories": 120,
+        "future_histories": 96,
+        "futures": 4,
+        "horizon": 6,
         "seeker": "lm",
         "judge": "lm",
         "selector": "lm",
+        "critic": "lm",
         "lm": "",  # which model is for the user to say: the 135M one is no judge
         "cell_timeout": 86400.0,
     },
 }
 
-ROLES = ("seeker", "judge", "selector")
+ROLES = ("seeker", "judge", "selector", "critic")
 
 
 def role_values(scope: Mapping[str, Any]) -> dict[str, Any]:

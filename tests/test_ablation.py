@@ -19,8 +19,6 @@ from rapo_lib.ablation import (
     gather,
     people,
     read_pairs,
-    rollout_from_record,
-    rollout_record,
     step_metrics,
 )
 from rapo_lib.dialogue import Turn
@@ -29,6 +27,7 @@ from rapo_lib.profiles import PROFILES, Settings, settings
 from rapo_lib.runs import RapoError, hash_path, plain
 from rapo_lib.simulation import Rollout
 from rapo_lib.training import checkpoints
+from rapo_lib.training.rollouts import rollout_from_record, rollout_record
 
 
 def test_profiles_are_settings_with_known_names():

@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_counted_and_leaves_the_mean_alone():
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ["seeker", "judge", "selector", "critic"])
+@pytest.mark.parametrize("name", ["seeker", "judge", "selector", "critic", "social"])
 def test_every_prompt_has_a_version_and_a_hash(name, language):
     prompt = load_prompt(name, language)
     assert prompt.tag == f"{name}.{language}.v{prompt.version}#{prompt.digest[:8]}" and int(prompt.version) >= 1

@@ -39,6 +39,7 @@ class Plan:
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any] = field(default_factory=dict)  # "steps" for all arms, "full.learning_rate" for one
     split: str = "heldout"
+    short: bool = False  # measured by the training seeker's self-play alone; such cells stand in a grid of their own
 
     def __post_init__(self) -> None:
         for name in self.arms:
@@ -166,6 +167,8 @@ def run_grid(plan: Plan, part: str | None = None) -> list[Failure]:
 
 def fits(place: Path, plan: Plan, arm: str) -> None:
     """Raise a RapoError unless the finished cell at `place` is one that this plan would make."""
+    from rapo_lib.grid.cell import seekers_of
+
     record = runs.read_json(place / "cell.json")
     same_claims(record["claims"], shipped_claims(), place)
     wanted = runs.plain(asdict(plan.settings_of(arm)))
@@ -177,6 +180,8 @@ def fits(place: Path, plan: Plan, arm: str) -> None:
         )
     if record["evaluated_on"] != plan.split:
         raise RapoError(f"{place} was evaluated on {record['evaluated_on']}, not {plan.split}; choose another --run")
+    if record["seekers"] != list(seekers_of(plan.short)):
+        raise RapoError(f"{place} was measured by {', '.join(record['seekers'])} only; choose another --run")
 
 
 def run_apart(plan: Plan, arm: str, seed: int) -> Failure | None:
@@ -221,7 +226,7 @@ def _in_child(plan: Plan, arm: str, seed: int, log: Path) -> None:
         with FileLock(place.with_name(f".{place.name}.lock"), timeout=0):
             for left in place.parent.glob(f".{place.name}.*.tmp"):  # of a killed run
                 shutil.rmtree(left)
-            run_cell(plan.folder, arm, seed, plan.settings_of(arm), plan.split)
+            run_cell(plan.folder, arm, seed, plan.settings_of(arm), plan.split, plan.short)
     except Timeout:
         sys.exit(f"another process is working on {place}")
     except RapoError as error:

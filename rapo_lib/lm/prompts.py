@@ -46,7 +46,7 @@ class Prompt:
 
 @cache
 def load_prompt(name: str, language: str) -> Prompt:
-    """The shipped prompt of a role ('seeker', 'judge', 'selector', 'critic') in 'en' or 'zh'."""
+    """The shipped prompt of a role ('seeker', 'judge', 'selector', 'critic', 'social') in 'en' or 'zh'."""
     text = (resources.files("rapo_lib") / "data" / "prompts" / f"{name}.{language}.md").read_text("utf-8")
     head, *pieces = HEADING.split(text)
     parts = {title.strip(): body.strip() for title, body in zip(pieces[::2], pieces[1::2], strict=True)}

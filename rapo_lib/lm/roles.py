@@ -11,7 +11,7 @@ from rapo_lib.feedback import EmbeddedJudge, Judge
 from rapo_lib.lm.judge import LMJudge
 from rapo_lib.lm.seeker import LMSeeker
 from rapo_lib.lm.selection import LMSelector
-from rapo_lib.profiles import Settings
+from rapo_lib.profiles import ROLES, Settings
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker, Seeker
 from rapo_lib.selection import PivotalTurn, select
@@ -52,7 +52,7 @@ class Roles:
 
 def make_roles(chosen: Settings, folder: Path) -> Roles:
     """The roles that the settings name; answers are kept in the run's `folder`. A RapoError says what is missing."""
-    kinds = {"seeker": chosen.seeker, "judge": chosen.judge, "selector": chosen.selector}
+    kinds = {role: getattr(chosen, role) for role in ROLES}
     for role, kind in kinds.items():
         if kind not in KINDS:
             raise RapoError(f"unknown {role} {kind!r}; known: {', '.join(KINDS)}")
