@@ -141,13 +141,18 @@ def sample_replies(
     temperature: float = 1.0,
     seed: int = 0,
     batch: int = 32,
+    begun: Sequence[str] | None = None,
 ) -> list[tuple[str, ...]]:
     """`group` reply texts for each chat prompt, with the adapter folded in while sampling.
 
     Prompts are processed `batch` at a time, longest first, so that little is spent on padding; the result
-    keeps the caller's order. The same seed and the same call give the same replies.
+    keeps the caller's order. The same seed and the same call give the same replies. `begun`, if given, is how each
+    prompt's replies already begin, for the model to go on from; the result is what follows, with its leading space.
     """
     tokens = [prompt_ids(m, tokenizer) for m in prompts]
+    if begun is not None:
+        starts = (tokenizer(text, add_special_tokens=False).input_ids for text in begun)
+        tokens = [prompt + start for prompt, start in zip(tokens, starts, strict=True)]
     order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
     generator = torch.Generator().manual_seed(seed)
     replies: list[tuple[str, ...]] = [()] * len(tokens)
@@ -164,7 +169,8 @@ def sample_replies(
                 temperature=temperature,
                 generator=generator,
             )
-            texts = [t.strip() for t in tokenizer.batch_decode(drawn, skip_special_tokens=True)]
+            texts = tokenizer.batch_decode(drawn, skip_special_tokens=True)
+            texts = [t.strip() if begun is None else t.rstrip() for t in texts]
             for k, i in enumerate(chosen):
                 replies[i] = tuple(texts[k * group : (k + 1) * group])
     return replies

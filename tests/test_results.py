@@ -1,11 +1,13 @@
 """From the files of planted cells to contrasts and verdicts: what was put in comes out, and nothing else."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from rapo_lib import runs
-from rapo_lib.grid import results
+from rapo_lib.grid import figures, results
 from rapo_lib.grid.arms import ARMS, FULL, PRIMARY, WARM
 from rapo_lib.grid.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, decide, shipped_claims
 from rapo_lib.grid.results import (
@@ -19,6 +21,7 @@ from rapo_lib.grid.results import (
     over_optimisation,
     power,
     rate_by_turn,
+    readme_table,
     same_history,
     success_by_threshold,
     summary,
@@ -194,10 +197,32 @@ def test_everything_is_written_and_one_seed_decides_nothing(tmp_path):
     decisions = {d.id: d for d in write_results(tmp_path)}
     assert decisions["training_helps"].reason == "one seed has no interval"
     names = {p.name for p in tmp_path.glob("*.csv")}
-    assert names == {f"{n}.csv" for n in ("results", "summary", "contrasts", "power", "success", "way",
-                                          "equal_distance", "claims")}  # fmt: skip
+    assert names == {f"{n}.csv" for n in ("results", *results.TABLES)}
     assert all(len(pd.read_csv(tmp_path / name).columns) > 3 for name in names)
     assert runs.read_json(tmp_path / "grid.json")["arms"] == {name: ARMS[name].label for name in (WARM, FULL)}
+
+
+def test_the_readme_table_says_what_the_files_say(folder):
+    write_results(folder)
+    start, full, *rest = readme_table(folder).splitlines()[2:]
+    assert full.startswith("| full RAPO | ") and full.endswith("| 3 |") and "[" not in full
+    assert start.startswith("| warm start | ") and start.count(" [") == len(CLAIMS.seekers)
+    summary_ = pd.read_csv(folder / "summary.csv").set_index(["arm", "seeker"])
+    assert full.split(" | ")[1] == f"{summary_.gained[FULL, CLAIMS.seekers[0]]:.1f}"
+    assert len(rest) == len(PRIMARY) - 1
+
+
+def test_every_figure_is_drawn_from_the_tables_alone(folder, tmp_path):
+    write_results(folder)
+    for name in results.TABLES:
+        shutil.copy(folder / f"{name}.csv", tmp_path)
+    made = figures.write_figures(tmp_path)
+    assert {path.stem for path in made} >= {"trajectories", "differences_gained", "suggestions", "successes"}
+    for path in made:
+        assert path.stat().st_size > 5_000 and all(path.with_suffix(end).is_file() for end in (".svg", ".csv", ".json"))
+    (tmp_path / "rates.csv").unlink()
+    with pytest.raises(runs.RapoError, match="rates.csv is missing"):
+        figures.read_tables(tmp_path)
 
 
 def test_an_empty_grid_is_a_clear_error(tmp_path):

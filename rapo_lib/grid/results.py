@@ -15,7 +15,7 @@ import pandas as pd
 
 from rapo_lib import runs
 from rapo_lib.evaluation import distinct, self_deception, success_at
-from rapo_lib.grid.arms import ARMS, FULL, LABELS
+from rapo_lib.grid.arms import ARMS, FULL, LABELS, PRIMARY, WARM
 from rapo_lib.grid.claims import Claims, Decision, decide, shipped_claims
 from rapo_lib.grid.run import belong_together, finished_cells
 from rapo_lib.runs import RapoError
@@ -29,7 +29,12 @@ OF_REPLIES = (
 MAIN = ("gained", "success", "suggestion", "premature", "self_deception", "responsiveness")  # in the contrasts
 POWER = ["claim", "seed", "unit", "rest", "seeds", "people", "detectable", "smallest"]  # variances, sizes, effects
 TEXTS = ("replies", "samples", "responses")  # tables in which "None" and "NA" are words
+TABLES = (
+    "summary", "contrasts", "claims", "power", "trajectories", "rates", "success", "way", "curves", "equal_distance",
+    "samples",
+)  # fmt: skip
 WHOLE = "all"  # the unit of a measure of a whole cell
+Tables = Mapping[str, pd.DataFrame]
 
 
 # --------------------------------------------------------------------------------------- reading cells
@@ -69,10 +74,9 @@ def measures(cells: Sequence[Path]) -> pd.DataFrame:
     moved = table_of(cells, "samples").assign(kl=lambda t: pd.to_numeric(t.kl, errors="coerce"))
     answered = table_of(cells, "responses").rename(columns={"contrast": "profile"})
     for seeker in seekers:
-        parts += [
-            _long(moved.assign(seeker=seeker), ("kl",)),
-            _long(answered.assign(seeker=seeker), ("responsiveness",)),
-        ]
+        parts.append(_long(moved.assign(seeker=seeker), ("kl",)))
+        if not answered.empty:
+            parts.append(_long(answered.assign(seeker=seeker), ("responsiveness",)))
     return pd.concat(parts, ignore_index=True)[LONG]
 
 
@@ -265,25 +269,62 @@ def same_history(cells: Sequence[Path], arms: Sequence[str], count: int = 6, see
 # -------------------------------------------------------------------------------------------- writing
 
 
+def tables_of(cells: Sequence[Path], claims: Claims, decisions: Sequence[Decision], long: pd.DataFrame) -> Tables:
+    """Everything that is written of a grid, by the names in TABLES."""
+    seekers = sorted(set(long.seeker))
+    trajectories = [trajectory_bands(cells, seeker).assign(seeker=seeker) for seeker in seekers]
+    rates = [
+        rate_by_turn(cells, act, seeker).assign(seeker=seeker, act=act)
+        for seeker in seekers
+        for act in ("suggestion", "premature")
+    ]
+    stops = way(cells)
+    return {
+        "summary": summary(long),
+        "contrasts": contrasts_with(long),
+        "claims": claims_table(decisions, claims.seekers),
+        "power": power(long, claims, (3, 6), (16, 40)),
+        "trajectories": pd.concat(trajectories, ignore_index=True),
+        "rates": pd.concat(rates, ignore_index=True),
+        "success": success_by_threshold(cells),
+        "way": stops,
+        "curves": over_optimisation(stops),
+        "equal_distance": at_equal_distance(stops),
+        "samples": same_history(cells, [name for name in ARMS if name != WARM]),
+    }
+
+
 def write_results(folder: Path) -> list[Decision]:
-    """Write results.csv, claims.csv and the other tables below, and grid.json; returns the verdicts."""
+    """Write results.csv (every measure, long), the tables of `tables_of` and grid.json; returns the verdicts."""
     cells, claims = load_cells(folder), shipped_claims()
     long = measures(cells)
     decisions = decide(claims, estimates(long, claims))
-    tables: Mapping[str, pd.DataFrame] = {
-        "results": long,
-        "summary": summary(long),
-        "contrasts": contrasts_with(long),
-        "power": power(long, claims, (3, 6), (16, 40)),
-        "success": success_by_threshold(cells),
-        "way": way(cells),
-        "equal_distance": at_equal_distance(way(cells)),
-        "claims": claims_table(decisions, claims.seekers),
-    }
-    for name, table in tables.items():
+    runs.write_csv(folder / "results.csv", long)
+    for name, table in tables_of(cells, claims, decisions, long).items():
         runs.write_csv(folder / f"{name}.csv", table)
     runs.write_json(folder / "grid.json", provenance(cells, claims))
     return decisions
+
+
+def readme_table(folder: Path) -> str:
+    """The primary arms of a finished grid as a Markdown table: emotion gained, and the difference from full RAPO."""
+    summary_, contrasts = (pd.read_csv(folder / f"{name}.csv") for name in ("summary", "contrasts"))
+    gained = contrasts[contrasts.metric == "gained"].set_index(["arm", "seeker"])
+    seekers = list(dict.fromkeys(summary_.seeker))
+    head = ["", *(f"gained ({s})" for s in seekers), *(f"minus full ({s})" for s in seekers), "success", "seeds"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for arm in (name for name in (WARM, *PRIMARY) if name in set(summary_.arm)):
+        rows = summary_[summary_.arm == arm].set_index("seeker")
+        means = [f"{rows.gained[s]:.1f}" for s in seekers]
+        apart = [_difference(gained.loc[arm, s]) if (arm, s) in gained.index else "" for s in seekers]
+        first = rows.loc[seekers[0]]
+        lines.append("| " + " | ".join([LABELS[arm], *means, *apart, f"{first.success:.0%}", f"{first.seeds}"]) + " |")
+    return "\n".join(lines)
+
+
+def _difference(row: pd.Series) -> str:
+    bounds = "" if pd.isna(row.low) else f" [{row.low:.1f}, {row.high:.1f}]"
+    return f"{row['mean']:+.1f}{bounds}"
 
 
 def provenance(cells: Sequence[Path], claims: Claims) -> dict[str, Any]:
