@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     series = verbs.add_parser("reproduce", help="execute the notebooks and write outputs/RUN/index.html")
     series.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     series.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
-    series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 01-05")
+    series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 06 (default: 01-05)")
     series.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
                         help="a notebook parameter; may be given several times")  # fmt: skip
     series.add_argument("--fresh", action="store_true", help="execute again what is already finished")

@@ -38,8 +38,12 @@ class Settings:
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 160  # held-out histories in the blind comparison
+    future_histories: int = 48  # train histories whose replies 06 looks beyond; half as many held-out ones measure it
+    futures: int = 2  # m, continuations of each reply
+    horizon: int = 3  # k, turns of each, the reply being the first
     seeker: str = "embedded"  # or "lm", a language model
     judge: str = "embedded"  # or "lm"
+    critic: str = "embedded"  # or "lm"
     lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
     lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
     lm_key: str = ""  # NAME of the environment variable with the endpoint's key
@@ -72,6 +76,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "reply_tokens": 16,
         "eval_profiles": 4,
         "eval_histories": 6,
+        "future_histories": 6,
+        "horizon": 2,
         "cell_timeout": 900.0,
     },
     "cpu": {},
@@ -92,6 +98,9 @@ PROFILES: dict[str, dict[str, Any]] = {
         "learning_rate": 5e-5,
         "eval_profiles": 40,
         "eval_histories": 120,
+        "future_histories": 96,
+        "futures": 4,
+        "horizon": 6,
         "cell_timeout": 86400.0,
     },
 }

@@ -21,7 +21,7 @@ CACHE = "chat.sqlite"  # in the run's folder, shared by its notebooks
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The seeker and the judge of a run; `chat` is the model behind them, None where both are embedded."""
+    """The seeker and the judge of a run; `chat` is the model behind them or a critic, None where all are embedded."""
 
     seeker: Seeker
     judge: Judge
@@ -34,12 +34,12 @@ class Roles:
 
 def make_roles(chosen: Settings, folder: Path) -> Roles:
     """The roles that the settings name; answers are kept in the run's `folder`."""
-    for name, kind in (("seeker", chosen.seeker), ("judge", chosen.judge)):
+    for name, kind in (("seeker", chosen.seeker), ("judge", chosen.judge), ("critic", chosen.critic)):
         if kind not in KINDS:
             raise RapoError(f"unknown {name} {kind!r}; known: {', '.join(KINDS)}")
     if chosen.judge == "lm" and chosen.lm == chosen.model:
         log.warning("the judge and the policy are both %s: a model tends to prefer its own words", chosen.lm)
-    chat = open_chat(chosen, folder / CACHE) if "lm" in (chosen.seeker, chosen.judge) else None
+    chat = open_chat(chosen, folder / CACHE) if "lm" in (chosen.seeker, chosen.judge, chosen.critic) else None
     return Roles(
         seeker=LMSeeker(chat) if chosen.seeker == "lm" else AppraisalSeeker(),
         judge=LMJudge(chat, orders=chosen.lm_orders) if chosen.judge == "lm" else EmbeddedJudge(),
