@@ -108,7 +108,8 @@ def clustered_rho(
     parts = [part[[a, b]].to_numpy(dtype=float) for _, part in table.groupby(by)]
     rng = np.random.default_rng(seed)
     drawn = [_rho(np.vstack([parts[i] for i in rng.integers(len(parts), size=len(parts))])) for _ in range(draws)]
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    known = [rho for rho in drawn if not np.isnan(rho)] or [float("nan")]
+    low, high = np.quantile(known, [0.025, 0.975])
     return _rho(np.vstack(parts)), float(low), float(high)
 
 
