@@ -4,6 +4,8 @@
 24 tokens to 4 prompts, score them for nothing, and make one update with w = 0.5: the same model, precision, prompts,
 note to the teacher and LoRA. Ours has a critique of its own for every reply, and also measures the distance from the
 start on one group, which stock does not.
+
+With `--reactions` it times the seeker instead: 16 reactions to replies never heard before, fluency gate included.
 """
 
 import argparse
@@ -20,11 +22,12 @@ from dataclasses import asdict, dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rapo_lib.dialogue import Message, Turn, load_profiles, to_messages
+from rapo_lib.dialogue import Message, Turn, load_profiles, opening_history, to_messages
 from rapo_lib.feedback import Verdict
 
 GROUPS, GROUP, TOKENS = 4, 4, 24  # 16 replies of 24 tokens
 WARM_UP = 2  # steps not counted
+REACTIONS = 16  # replies heard at once
 STOCK, OURS = "stock", "ours"
 PHASES = ("sampling", "feedback", "student", "teacher", "backward", "distance", "optimiser", "rest")
 CRITIQUES = (  # one for each reply of a group, of about one length
@@ -236,6 +239,23 @@ def table(found: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def reactions(rounds: int) -> tuple[float, float]:
+    """Median seconds, and seconds of processor time, for 16 reactions to replies that this process has not heard."""
+    from rapo_lib.seeker import AppraisalSeeker
+    from rapo_lib.warmstart import warmstart_pairs
+
+    person, seeker = load_profiles("dev")[0], AppraisalSeeker()
+    history, replies = opening_history(person), list(dict.fromkeys(reply for _, reply in warmstart_pairs()))
+    walls, processor = [], []
+    for turn in range(rounds + 1):  # the first loads the models
+        asked = [(person, history, reply, 0) for reply in replies[turn * REACTIONS : (turn + 1) * REACTIONS]]
+        start, spent = time.perf_counter(), time.process_time()
+        seeker.react_batch(asked)
+        walls.append(time.perf_counter() - start)
+        processor.append(time.process_time() - spent)
+    return statistics.median(walls[1:]), statistics.median(processor[1:])
+
+
 def main() -> None:
     """Time both sides, each in a process of its own, and print them below each other."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -244,7 +264,12 @@ def main() -> None:
     cli.add_argument("--prompt-tokens", type=int, nargs="+", default=[44, 320], help="shortest prompt, in tokens")
     cli.add_argument("--one", choices=(STOCK, OURS), help="measure one side at one length in this process")
     cli.add_argument("--cpu-seconds", action="store_true", help="of all threads, for a machine that others use too")
+    cli.add_argument("--reactions", action="store_true", help="time the seeker instead")
     options = cli.parse_args()
+    if options.reactions:
+        seconds, processor = reactions(options.steps)
+        sys.stdout.write(f"{REACTIONS} reactions: {seconds:.2f} s, {processor:.2f} s of processor time\n")
+        return
     if options.one:
         now = time.process_time if options.cpu_seconds else time.perf_counter
         found = measure(options.one, options.prompt_tokens[0], options.steps, options.weight, now=now)

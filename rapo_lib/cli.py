@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `serve`, `prefer`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `check`, `plan`, `evaluate`, `serve`, `prefer`."""
 
 import argparse
 import subprocess
@@ -64,6 +64,10 @@ def build_parser() -> argparse.ArgumentParser:
     data = verbs.add_parser("data", help="say what dialogue files hold: format, turns, strategies, what was dropped")
     data.add_argument("files", nargs="+", metavar="FILE", help="ESConv, ExTES, PPDPP, SAGE, SOTOPIA, chat JSONL ...")
     data.set_defaults(act=run_data)
+
+    check = verbs.add_parser("check", help="how our reading does on ratings or emotions that others recorded")
+    check.add_argument("file", type=Path, metavar="FILE", help="dialogues with ratings (ESConv) or emotions (SAGE)")
+    check.set_defaults(act=run_check)
 
     plan = verbs.add_parser("plan", help="say how much memory a profile's training needs, without loading weights")
     plan.add_argument("--profile", default="gpu", help="smoke, cpu or gpu (default)")
@@ -276,6 +280,17 @@ def run_data(options: argparse.Namespace) -> None:
             gap = "\n"
     if errors:
         raise RapoError("\n".join(errors))
+
+
+def run_check(options: argparse.Namespace) -> None:
+    """`rapo check FILE`"""
+    from rapo_lib.corpora import CorpusError
+    from rapo_lib.measures import outside
+
+    try:
+        print(outside.report(options.file))
+    except CorpusError as error:
+        raise RapoError(str(error)) from None
 
 
 def run_plan(options: argparse.Namespace) -> None:

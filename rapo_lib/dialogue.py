@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 Speaker = Literal["seeker", "supporter"]
 T = TypeVar("T")
@@ -91,6 +91,28 @@ class SeekerProfile:
             raise ValueError(f"profile {self.id}: advice {self.advice!r} is not one of {', '.join(ADVICE)}")
         if not 30 <= self.start <= 40:
             raise ValueError(f"profile {self.id}: start must lie in 30-40, not {self.start}")
+
+
+Item = tuple[SeekerProfile, Sequence[Turn], str, int]  # profile, history, reply, seed
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What the seeker says next on hearing a reply, and how they feel then (0-100)."""
+
+    text: str
+    emotion: float  # NaN if unknown
+    status: str = "ok"  # or why there is no reaction; only a language model can fail to give one
+
+
+class Seeker(Protocol):
+    """Anyone who reacts to replies; a pure function of what was said, batch first."""
+
+    def react_batch(self, items: Sequence[Item]) -> list[Reaction]:
+        """One reaction per (profile, history, reply, seed); the seed selects wording only."""
+
+    def emotion(self, profile: SeekerProfile, history: Sequence[Turn]) -> float:
+        """How this person feels after `history`."""
 
 
 def opening_history(profile: SeekerProfile) -> tuple[Turn, ...]:
@@ -222,3 +244,9 @@ def load_profiles(split: str) -> list[SeekerProfile]:
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}; splits: {', '.join(SPLITS)}")
     return list(all_profiles()[split])
+
+
+def new_combinations() -> list[SeekerProfile]:
+    """Held-out people whose problem and attitude to advice no train person has together."""
+    seen = {(p.problem, p.advice) for p in load_profiles("train")}
+    return [p for p in load_profiles("heldout") if (p.problem, p.advice) not in seen]

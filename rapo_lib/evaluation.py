@@ -15,14 +15,13 @@ import pandas as pd
 from scipy.stats import kendalltau
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, opening_history, to_messages
+from rapo_lib.dialogue import Dialogue, Seeker, SeekerProfile, Turn, opening_history, to_messages
 from rapo_lib.feedback import CandidateGroup, Judge
 from rapo_lib.fluency import fluency_batch
 from rapo_lib.lm.critic import Critic
 from rapo_lib.person.perception import perceive_batch
 from rapo_lib.runs import seed_for
 from rapo_lib.sampling import fit, sample_replies
-from rapo_lib.seeker import Seeker
 from rapo_lib.stats import Interval, clustered, t_interval
 
 log = logging.getLogger(__name__)
@@ -50,16 +49,19 @@ class ModelPolicy:
     temperature: float = 1.0
 
     def __call__(self, histories: Sequence[Sequence[Turn]], seed: int) -> list[str]:
-        prompts = [fit(to_messages(h), self.tokenizer, self.prompt_tokens) for h in histories]
-        replies = sample_replies(
+        return [group[0] for group in self.groups(histories, 1, seed)]
+
+    def groups(self, histories: Sequence[Sequence[Turn]], size: int, seed: int) -> list[tuple[str, ...]]:
+        """`size` replies to each history."""
+        return sample_replies(
             self.model,
             self.tokenizer,
-            prompts,
+            [fit(to_messages(h), self.tokenizer, self.prompt_tokens) for h in histories],
+            group=size,
             max_new_tokens=self.reply_tokens,
             temperature=self.temperature,
             seed=seed,
         )
-        return [group[0] for group in replies]
 
 
 # ----------------------------------------------------------------------------------------- self-play

@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.models import EMBEDDED, load_model
+from rapo_lib.training.packing import pack
 
 PREFIX = "<|im_start|>assistant\n"  # as if answering; no history
 BATCH = 16
@@ -26,21 +27,22 @@ def _load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[int]]:
 
 @torch.inference_mode()
 def _score(texts: Sequence[str]) -> list[float]:
-    """Mean over tokens t of log p(y_t | prefix, y_<t); padded right, so that padding is never attended to."""
+    """Mean over tokens t of log p(y_t | prefix, y_<t); every text branches off the prefix in one row, unpadded."""
     model, tokenizer, prefix = _load()
-    rows = [tokenizer(text, add_special_tokens=False).input_ids[:MAX_TOKENS] for text in texts]
-    width, head = max(map(len, rows)), len(prefix)
-    tokens = torch.full((len(rows), head + width), tokenizer.pad_token_id)
-    mask = torch.zeros_like(tokens)
-    for place, row in enumerate(rows):
-        tokens[place, : head + len(row)] = torch.tensor(prefix + row)
-        mask[place, : head + len(row)] = 1
-    tokens, mask = tokens.to(model.device), mask.to(model.device)
-    # the last `width + 1` positions: from the prefix's last token on
-    logits = model(tokens, attention_mask=mask, use_cache=False, logits_to_keep=width + 1).logits[:, :-1]
-    chosen = logits.gather(-1, tokens[:, head:, None]).squeeze(-1) - logits.logsumexp(-1)  # (B, width)
-    kept = mask[:, head:].to(chosen.dtype)
-    return ((chosen * kept).sum(1) / kept.sum(1)).tolist()
+    replies = [tokenizer(text, add_special_tokens=False).input_ids[:MAX_TOKENS] for text in texts]
+    lengths = [len(reply) for reply in replies]
+    row = pack([prefix] * len(replies), replies, [len(replies)], max(lengths))
+    states = model.model(
+        input_ids=row.input_ids.to(model.device),
+        attention_mask=row.mask(model.dtype).to(model.device),
+        position_ids=row.position_ids.to(model.device),
+        use_cache=False,
+    ).last_hidden_state[0]  # (S, H)
+    places = torch.cat([row.predicts[n, :length] for n, length in enumerate(lengths)])  # (M,)
+    logits = model.lm_head(states[places.to(model.device)])  # (M, V)
+    said = torch.tensor([token for reply in replies for token in reply], device=model.device)
+    chosen = logits.gather(-1, said[:, None]).squeeze(-1) - logits.logsumexp(-1)  # (M,)
+    return [float(part.mean()) for part in chosen.split(lengths)]
 
 
 def fluency_batch(texts: Sequence[str]) -> np.ndarray:

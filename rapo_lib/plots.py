@@ -199,6 +199,40 @@ def draw_contrasts(
     _seeker_legend(ax, seekers)
 
 
+def draw_intervals(ax: Axes, table: pd.DataFrame, row: str, value: str, colours: Mapping[str, str]) -> None:
+    """A point with its interval for each row, named at the left; columns `row`, `value`, low, high."""
+    for place, found in enumerate(table.to_dict("records")):
+        colour = colours.get(found[row], GREY)
+        ax.plot([found["low"], found["high"]], [place, place], color=colour)
+        ax.plot(found[value], place, "o", color=colour, markersize=7)
+        ax.annotate(
+            f"{found[value]:.2f}", (found[value], place), (0, 6), textcoords="offset points", ha="center", fontsize=8
+        )
+    ax.set_yticks(range(len(table)), list(table[row]))
+    ax.set_ylim(len(table) - 0.5, -0.7)
+    ax.grid(axis="y", visible=False)
+
+
+def draw_standings(ax: Axes, table: pd.DataFrame, rows: Sequence[str], colours: Mapping[str, str]) -> None:
+    """Where replies of each act stand in their group: a row per act, a point per judge, the truth as a bar.
+
+    Columns act, who, standing (-1 last to 1 first), replies; `rows` gives the acts from top to bottom.
+    """
+    by_act = {who: part.set_index("act") for who, part in table.groupby("who")}
+    truth, places = by_act["truth"].loc[list(rows)], range(len(rows))
+    ax.barh(places, truth.standing, height=0.62, color="0.85", zorder=1, label="truth")
+    for k, (who, colour) in enumerate(colours.items()):
+        lift = 0.16 * (k - (len(colours) - 1) / 2)
+        said = by_act[who].standing.reindex(list(rows))
+        ax.plot(said, [place + lift for place in places], "o", color=colour, markersize=6, zorder=3, label=who)
+    ax.axvline(0, color="0.4", linewidth=0.8)
+    ax.set_yticks(places, [f"{act} ({n})" for act, n in truth.replies.items()])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlabel("mean place in its group (-1 last, 1 first)")
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+
+
 def draw_board(table: pd.DataFrame, titles: Mapping[str, str], labels: Mapping[str, str], anchors: set[str]) -> Figure:
     """A panel per suite, a row per model: its headline and 95 % interval; hollow: anchors with known standing.
 

@@ -8,41 +8,19 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from rapo_lib import encoder
-from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles
+from rapo_lib.dialogue import Item, Reaction, Seeker, SeekerProfile, Turn, load_profiles
 from rapo_lib.person import perception
 from rapo_lib.person.appraisal import Heard, Spoken, replay
 from rapo_lib.person.perception import Perception
 from rapo_lib.person.wording import load_bank, word_reaction
 
-__all__ = ["AppraisalSeeker", "ProbeSeeker", "Reaction", "Seeker", "load_profiles", "probe_reply"]
+__all__ = ["AppraisalSeeker", "Item", "ProbeSeeker", "Reaction", "Seeker", "load_profiles", "probe_reply"]
 
-Item = tuple[SeekerProfile, Sequence[Turn], str, int]  # profile, history, reply, seed
 REMEMBERED = 20_000  # perceptions kept
-
-
-@dataclass(frozen=True, slots=True)
-class Reaction:
-    """What the seeker says next on hearing a reply, and how they feel then (0-100)."""
-
-    text: str
-    emotion: float  # NaN if unknown
-    status: str = "ok"  # or why there is no reaction; only a language model can fail to give one
-
-
-class Seeker(Protocol):
-    """Anyone who reacts to replies; a pure function of what was said, batch first."""
-
-    def react_batch(self, items: Sequence[Item]) -> list[Reaction]:
-        """One reaction per (profile, history, reply, seed); the seed selects wording only."""
-
-    def emotion(self, profile: SeekerProfile, history: Sequence[Turn]) -> float:
-        """How this person feels after `history`."""
 
 
 # ------------------------------------------------------------------------------------------- the seeker

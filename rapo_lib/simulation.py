@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rapo_lib.dialogue import SYSTEM, SeekerProfile, Turn, to_messages
+from rapo_lib.dialogue import SYSTEM, Dialogue, Reaction, Seeker, SeekerProfile, Turn, to_messages
 from rapo_lib.feedback import CandidateGroup, Judge, Verdict
 from rapo_lib.runs import seed_for
-from rapo_lib.seeker import Reaction, Seeker
 
 Row = Mapping[str, Any]  # "prompt": messages, "profile": id, "history": [{"speaker", "text"}, ...]
 
@@ -34,6 +33,17 @@ class Rollout:
     emotion: float  # and after the reply
     score: float | None
     critique: str
+
+
+def rollouts_of(dialogues: Sequence[Dialogue]) -> list[Rollout]:
+    """Every reply in simulated dialogues that was answered, with what it did; turns without emotion are left out."""
+    return [
+        Rollout(d.id, d.history(i), reply.text, answer.text, before.emotion, answer.emotion, None, "")
+        for d in dialogues
+        for i, (before, reply, answer) in enumerate(zip(d.turns, d.turns[1:], d.turns[2:], strict=False), start=1)
+        if (before.speaker, reply.speaker, answer.speaker) == ("seeker", "supporter", "seeker")
+        if before.emotion is not None and answer.emotion is not None
+    ]
 
 
 def training_row(profile: SeekerProfile, history: Sequence[Turn], system: str = SYSTEM) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The judge: what it reads from reactions, how it scores, and whether its critiques are true."""
 
 import ast
-import json
 import os
 from collections import Counter
 from dataclasses import replace
@@ -14,11 +13,13 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 import rapo_lib
+from rapo_lib.corpora import load_dialogues
 from rapo_lib.dialogue import Turn
 from rapo_lib.encoder import embed
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, RubricJudge, scores_from
 from rapo_lib.judge.reading import features, polarity, read_batch, read_relief, read_rows, ridge, words
 from rapo_lib.judge.rubric import fault, questions_before, read_replies, rubric_score
+from rapo_lib.measures.outside import rating_table
 
 HISTORY = (Turn("seeker", "My exam is on Friday and I can't sleep. Everyone will see that I don't belong here."),)
 ADVICE = "You should make a timetable and stick to it."
@@ -36,12 +37,14 @@ def judged(replies, reactions, history=HISTORY):
     return EmbeddedJudge().compare(CandidateGroup(history, tuple(replies), reactions and tuple(reactions)))
 
 
-@pytest.mark.parametrize("module", ["feedback", "judge/reading", "judge/rubric", "judge/critique", "selection"])
+@pytest.mark.parametrize(
+    "module", ["feedback", "judge/reading", "judge/rubric", "judge/critique", "judge/naive", "selection"]
+)
 def test_the_judge_shares_nothing_with_the_seeker(module):
     tree = ast.parse((Path(rapo_lib.__file__).parent / f"{module}.py").read_text("utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {name.removeprefix("rapo_lib.") for name in imported if name.startswith("rapo_lib")}
-    assert ours <= {"dialogue", "encoder", "feedback", "judge.reading", "judge.rubric", "judge.critique"}
+    assert ours <= {"dialogue", "encoder", "feedback", "runs", "judge.reading", "judge.rubric", "judge.critique"}
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -116,30 +119,12 @@ def test_reading_beats_a_bag_of_words_and_a_lexicon():
     assert ours > spearmanr([polarity(text) for text in texts], relief)[0] + 0.1
 
 
-def rated_spans():
-    """(history, replies, next utterance, the seeker's own rating), as people left them."""
-    for record in json.loads((DATA / "failed_esconv_even.json").read_text("utf-8")):
-        talk = [("seeker" if t["speaker"] == "speaker" else "supporter", t) for t in record["dialog"]]
-        for i, (speaker, turn) in enumerate(talk):
-            if speaker != "seeker" or "feedback" not in turn["annotation"]:
-                continue
-            end = next((j for j in range(i, len(talk)) if talk[j][0] == "supporter"), len(talk))
-            start = next((j for j in range(i - 1, -1, -1) if talk[j][0] == "supporter"), -1) + 1
-            first = next((j for j in range(start - 1, -1, -1) if talk[j][0] == "seeker"), -1) + 1
-            join = [" ".join(t["content"].strip() for _, t in part) for part in (talk[first:start], talk[i:end])]
-            history = [Turn(s, t["content"].strip()) for s, t in talk[:first]]
-            yield history, join[0], join[1], int(turn["annotation"]["feedback"])
-
-
 @pytest.mark.skipif(
     not (DATA / "failed_esconv_even.json").exists(), reason="needs failed_esconv_even.json in RAPO_DATA"
 )
 def test_reading_follows_peoples_own_ratings_more_than_the_reply_does():
-    spans = list(rated_spans())
-    rating = [span[3] for span in spans]
-    reaction = spearmanr([r.relief for r in read_batch([span[:3] for span in spans])], rating)[0]
-    reply = spearmanr([r.relief for r in read_batch([(h, "", y) for h, y, _, _ in spans])], rating)[0]
-    assert reaction > 0.13 > reply
+    table = rating_table(load_dialogues(DATA / "failed_esconv_even.json").dialogues, draws=20).set_index("reading")
+    assert table.rho["relief in the next words"] > 0.13 > table.rho["reply: tone"]
 
 
 # ---------------------------------------------------------------------------------------------- scores

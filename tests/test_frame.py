@@ -58,9 +58,8 @@ def test_the_model_packages_are_pinned_apart():
 
 
 def test_importing_the_package_and_the_command_line_is_light():
-    code = (
-        "import sys, rapo_lib, rapo_lib.cli, rapo_lib.runs; print({'torch', 'transformers', 'trl'} & set(sys.modules))"
-    )
+    modules = "rapo_lib, rapo_lib.cli, rapo_lib.runs, rapo_lib.evaluator"
+    code = f"import sys, {modules}; print({{'torch', 'transformers', 'trl'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -18,9 +18,11 @@ from rapo_lib.plots import (
     draw_critic,
     draw_curves,
     draw_heat,
+    draw_intervals,
     draw_over_optimisation,
     draw_panels,
     draw_rates,
+    draw_standings,
     draw_trajectories,
     samples_html,
     spread,
@@ -179,6 +181,25 @@ def test_samples_are_escaped_and_side_by_side():
     assert "&mdash;" in page  # nothing was said
     heads = [page.index(LABELS[name]) for name in (WARM, "full", "dpo")]
     assert heads == sorted(heads)
+
+
+def test_intervals_stand_in_the_order_of_the_table(ax):
+    table = pd.DataFrame({"judge": ["b", "a"], "tau": [0.5, 0.2], "low": [0.4, 0.1], "high": [0.6, 0.3]})
+    draw_intervals(ax, table, "judge", "tau", {"b": "#0072B2"})
+    bars, points = ax.lines[::2], ax.lines[1::2]
+    assert [list(bar.get_xdata()) for bar in bars] == [[0.4, 0.6], [0.1, 0.3]]
+    assert [point.get_xdata()[0] for point in points] == [0.5, 0.2]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a"] and ax.yaxis_inverted()
+
+
+def test_standings_lay_the_judges_over_the_truth(ax):
+    rows = [("advice", "truth", -0.5, 8), ("advice", "judge", -0.2, 8), ("question", "truth", 0.4, 9)]
+    table = pd.DataFrame(rows, columns=["act", "who", "standing", "replies"])
+    draw_standings(ax, table, ["question", "advice"], {"judge": "#0072B2"})
+    assert [bar.get_width() for bar in ax.patches] == [0.4, -0.5]
+    (dot,) = [line for line in ax.lines if line.get_marker() == "o"]
+    assert np.isnan(dot.get_xdata()[0]) and dot.get_xdata()[1] == -0.2 and dot.get_ydata()[1] == 1.0  # on its act's row
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["question (9)", "advice (8)"]
 
 
 # --------------------------------------------------------------------------------------- evaluation

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from rapo_lib.dialogue import SeekerProfile, Turn
-from rapo_lib.seeker import Seeker
+from rapo_lib.dialogue import Seeker, SeekerProfile, Turn
 
 STILL = 0.5  # points of change that count as no change when signs are compared
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from rapo_lib.dialogue import SeekerProfile, Turn
+from rapo_lib.dialogue import Item, Reaction, SeekerProfile, Turn
 from rapo_lib.evaluator.alliance import Felt, State, arrival, live
 from rapo_lib.evaluator.hearing import hear, reaches
 from rapo_lib.evaluator.speech import speak
-from rapo_lib.seeker import Item, Reaction
 
 
 class EvaluatorSeeker:

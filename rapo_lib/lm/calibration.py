@@ -12,11 +12,11 @@ import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
 from rapo_lib.chat import Prices
-from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn
+from rapo_lib.dialogue import Dialogue, Item, Seeker, SeekerProfile, Turn
 from rapo_lib.feedback import CandidateGroup, Judge, Verdict
 from rapo_lib.lm.canaries import measure
 from rapo_lib.lm.judge import Comparison, LMJudge
-from rapo_lib.seeker import AppraisalSeeker, Item, Seeker
+from rapo_lib.seeker import AppraisalSeeker
 from rapo_lib.selection import readable
 from rapo_lib.stats import clustered
 

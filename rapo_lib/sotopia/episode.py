@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import pandas as pd
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib.dialogue import Turn, to_messages
+from rapo_lib.dialogue import Reaction, Turn, to_messages
 from rapo_lib.runs import seed_for, stable_hash
 from rapo_lib.sampling import fit, sample_replies
-from rapo_lib.seeker import Reaction
 from rapo_lib.simulation import training_row
 from rapo_lib.sotopia.games import Concerns
 from rapo_lib.sotopia.goals import State, goal, progress

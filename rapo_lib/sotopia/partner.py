@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
-from rapo_lib.dialogue import Turn
+from rapo_lib.dialogue import Reaction, Turn
 from rapo_lib.runs import RapoError
-from rapo_lib.seeker import Reaction
 from rapo_lib.sotopia.games import Bargain, Concerns, Game, Plan
 from rapo_lib.sotopia.goals import PATIENCE, Move, State, progress, replay
 from rapo_lib.sotopia.hearing import Heard, Said, hear_batch
