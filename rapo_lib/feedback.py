@@ -77,9 +77,14 @@ def _abstention(group: CandidateGroup, why: str, critiques: tuple[str, ...]) -> 
     return Verdict(None, critiques, group.reactions, tuple(range(len(group.replies))), f"abstained: {why}")
 
 
+def relief_heard(reading: Reading) -> float:
+    """The relief read in a reaction, less what is only said of a good question."""
+    return reading.relief - CHANCE * reading.causes.get("question", 0.0)
+
+
 def _merits(group: CandidateGroup, traits: Sequence[Traits], readings: Sequence[Reading]) -> list[float]:
     """Relief and mark of each reply; silence counts as the median relief, and what is no reply can never win."""
-    heard = [reading.relief - CHANCE * reading.causes.get("question", 0.0) for reading in readings]
+    heard = [relief_heard(reading) for reading in readings]
     usual = float(np.median([h for h, reading in zip(heard, readings, strict=True) if not reading.empty]))
     relief = [usual if reading.empty else h for h, reading in zip(heard, readings, strict=True)]
     marks = [rubric_score(group.history, trait) for trait in traits]

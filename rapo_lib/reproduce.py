@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_lib import report, runs
+from rapo_lib.chat.endpoint import check_address, check_key_name
 from rapo_lib.parameters import read_parameters, resolve, suggestion
 from rapo_lib.profiles import PROFILES
 from rapo_lib.progress import Progress, say
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from jupyter_client.manager import AsyncKernelManager
 
 NOTEBOOKS = ROOT / "notebooks"
+LAST = "05"  # the series ends here unless more is asked for; later notebooks build on it and are named to be run
 CELL_TIMEOUT = 3600.0  # seconds; a profile's `cell_timeout` takes its place
 START_TIMEOUT = 180  # seconds a kernel may take to start on a busy machine
 KEEP_MEMORY = {  # glibc returns big tensors to the system, which zeroes them anew; keeping them is a quarter faster
@@ -44,12 +46,14 @@ def reproduce(
     cell_timeout: float | None = None,
     folder: Path = NOTEBOOKS,
 ) -> Path:
-    """Execute the series in `folder` (or the selection `notebooks`, such as "01-03,05") and return the index page."""
+    """Execute the series in `folder`, or the selection `notebooks` ("01-03,05", "06"), and return the index page."""
     if profile not in PROFILES:
         raise RapoError(f"unknown profile {profile!r}: {suggestion(profile, PROFILES)}")
     limit = cell_timeout or PROFILES[profile].get("cell_timeout", CELL_TIMEOUT)
     if limit <= 0:
         raise RapoError(f"the time limit of a cell must be more than 0 seconds, not {limit:g}")
+    for check, parameter in ((check_key_name, "lm_key"), (check_address, "lm_url")):
+        check(str((overrides or {}).get(parameter) or ""))  # before a notebook could hold a key
     name = run or profile
     run_dir = runs.run_dir(name)
     every = discover(folder)
@@ -76,9 +80,9 @@ def discover(folder: Path) -> list[Path]:
 
 
 def select(notebooks: list[Path], wanted: str | None) -> list[Path]:
-    """Those that `wanted` names: numbers and ranges, such as "01,02" or "01-05"."""
+    """Those that `wanted` names: numbers and ranges, such as "01,02" or "01-06"; None: the series up to 05."""
     if wanted is None:
-        return notebooks
+        return [path for path in notebooks if path.name[:2] <= LAST]
     known = {path.name[:2] for path in notebooks}
     numbers: set[str] = set()
     for part in wanted.split(","):

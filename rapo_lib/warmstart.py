@@ -9,7 +9,7 @@ starts exactly at the warm start.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -52,20 +52,25 @@ def warmstart_pairs() -> tuple[tuple[tuple[Turn, ...], str], ...]:
     return tuple((tuple(turn_from_record(t) for t in r["history"]), r["reply"]) for r in records)
 
 
+def _dataset(lessons: Sequence[Lesson], config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    return Dataset.from_list([_example(lesson, tokenizer, config.tokens) for lesson in lessons[: config.pairs]])
+
+
 def _example(lesson: Lesson, tokenizer: PreTrainedTokenizerBase, limit: int) -> dict[str, list[int]]:
     """Token ids of one dialogue; `completion_mask` is 1 on every supporter turn, for the earlier ones teach too."""
     prompt, reply = lesson
     messages = [*fit(list(prompt), tokenizer, limit), {"role": "assistant", "content": reply}]
-    ids = _ids(messages, tokenizer)
+    ids = chat_ids(messages, tokenizer)
     mask = [0] * len(ids)
     for place, message in enumerate(messages):
         if message["role"] == "assistant":
-            start, end = len(prompt_ids(messages[:place], tokenizer)), len(_ids(messages[: place + 1], tokenizer))
+            start, end = len(prompt_ids(messages[:place], tokenizer)), len(chat_ids(messages[: place + 1], tokenizer))
             mask[start:end] = [1] * (end - start)
     return {"input_ids": ids, "completion_mask": mask}
 
 
-def _ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def chat_ids(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids of a whole chat, its last message ended."""
     return tokenizer.apply_chat_template(messages, return_dict=True)["input_ids"]
 
 
@@ -75,27 +80,30 @@ def warm_start(config: WarmStartConfig, model: str = EMBEDDED) -> Path:
         [model, asdict(config), [[[t.text for t in h], r] for h, r in warmstart_pairs()], str(best_dtype())]
     )
     lessons = [(tuple(to_messages(h)), r) for h, r in warmstart_pairs()]
-    return fine_tuned(cache_dir() / "models" / f"warmstart-{key[:16]}", lessons, config, model)
+    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(lessons, config, tokenizer))
 
 
 def warm_start_on(lessons: Sequence[Lesson], config: WarmStartConfig, model: str = EMBEDDED) -> Path:
     """`warm_start` on dialogues of another kind, under a name of their own."""
     key = stable_hash([model, asdict(config), list(lessons), str(best_dtype())])
-    return fine_tuned(cache_dir() / "models" / f"warmstart-{key[:16]}", lessons, config, model)
+    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(lessons, config, tokenizer))
 
 
-def fine_tuned(folder: Path, lessons: Sequence[Lesson], config: WarmStartConfig, model: str) -> Path:
-    """`folder`, with `model` fine-tuned on the first `config.pairs` lessons in it; one that is whole is kept."""
+def fine_tuned(
+    name: str, config: WarmStartConfig, model: str, examples: Callable[[PreTrainedTokenizerBase], Dataset]
+) -> Path:
+    """The cached folder `name` of `model` after one fine-tuning on `examples` (input_ids, completion_mask)."""
+    folder = cache_dir() / "models" / name
     if is_whole(folder):
         return folder
-    chosen = lessons[: config.pairs]
-    log.info("warm start: fine-tuning %s on %d pairs", model, len(chosen))
     base, tokenizer = load_model(model)
+    data = examples(tokenizer)
+    log.info("%s: fine-tuning %s on %d dialogues", name, model, len(data))
     with TemporaryDirectory(prefix="rapo-sft-") as scratch:
         trainer = SFTTrainer(
             model=base,
             args=_sft_config(config, scratch),
-            train_dataset=Dataset.from_list([_example(lesson, tokenizer, config.tokens) for lesson in chosen]),
+            train_dataset=data,
             processing_class=tokenizer,
             peft_config=lora_config(config.rank, 2 * config.rank),
         )

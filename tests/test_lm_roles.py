@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rapo_lib.chat import ChatModel, Failure, Scripted
-from rapo_lib.dialogue import Dialogue, Turn
+from rapo_lib.dialogue import Dialogue, Turn, language_of
 from rapo_lib.lm.critic import VALUES, LMCritic, assessment
-from rapo_lib.lm.prompts import language_of, load_prompt
+from rapo_lib.lm.prompts import load_prompt
 from rapo_lib.lm.selection import LMSelector, eligible, windows
 
 

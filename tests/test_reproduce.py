@@ -159,13 +159,14 @@ def test_bad_input_is_one_line_and_runs_nothing(notebooks, outputs, arguments, c
 
 
 def test_selecting_notebooks(notebooks):
-    for name in ("01_a", "02_b", "03_c", "05_e"):
+    for name in ("01_a", "02_b", "03_c", "05_e", "06_f"):
         make_notebook(notebooks, name)
     (notebooks / "draft.ipynb").write_text("{}", encoding="utf-8")
     every = discover(notebooks)
-    assert [p.stem for p in every] == ["01_a", "02_b", "03_c", "05_e"]
+    assert [p.stem for p in every] == ["01_a", "02_b", "03_c", "05_e", "06_f"]
     assert [p.stem for p in select(every, "5, 01-02")] == ["01_a", "02_b", "05_e"]
-    assert select(every, None) == every
+    assert select(every, "01-06") == every and [p.stem for p in select(every, "6")] == ["06_f"]
+    assert select(every, None) == every[:4], "what comes after 05 runs only when it is named"
     with pytest.raises(RapoError, match="no notebooks"):
         discover(notebooks / "nowhere")
 

@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
 from rapo_lib.chat import ChatModel, ChatReply, ChatRequest
-from rapo_lib.dialogue import Turn
-from rapo_lib.lm.prompts import language_of, load_prompt, quoted
+from rapo_lib.dialogue import Turn, language_of
+from rapo_lib.lm.prompts import load_prompt, quoted
 from rapo_lib.sotopia.episode import acted
 from rapo_lib.sotopia.goals import DIMENSIONS, overall
 from rapo_lib.sotopia.scenarios import OURS, Scenario

@@ -23,7 +23,7 @@ from rapo_lib import runs
 from rapo_lib.ablation import Domain, load_arm, read_pairs, train_arm
 from rapo_lib.dialogue import Turn, to_record
 from rapo_lib.grid.arms import ARMS, FULL, WARM, Arm
-from rapo_lib.grid.cell import adapter_folder, cell_folder
+from rapo_lib.grid.cell import cell_folder, place_to_train
 from rapo_lib.grid.run import LOG_EVERY, Plan, parse_arms
 from rapo_lib.profiles import Settings
 from rapo_lib.progress import Progress
@@ -141,7 +141,7 @@ def run_cell(folder: Path, arm: Arm, seed: int, chosen: Settings) -> Path:
     started, trained = time.monotonic(), None
     if arm.trainer != "none":
         pairs = read_pairs(folder / "inputs" / "histories.jsonl", {s.id: s for s in load_scenarios("train")})
-        place = adapter_folder(folder, arm, seed, chosen)
+        place = place_to_train(folder, arm, seed, chosen)
         trained = train_arm(arm, chosen, pairs, SotopiaPartner(), SocialJudge(), place, seed, SOCIAL)
     between = time.monotonic()
     talks = measured(agent_of(chosen, trained), chosen, seed)
