@@ -547,3 +547,34 @@ def test_episode_logs_are_read_back_as_dialogues(tmp_path):
     [dialogue] = load_dialogues(write_jsonl(tmp_path / "log.jsonl", [log])).dialogues
     assert [(t.speaker, t.text) for t in dialogue.turns] == [(t.speaker, t.text) for t in episode.turns]
     assert dialogue.situation == episode.scenario.situation
+
+
+def test_a_log_as_the_package_writes_it_is_read_and_checked(tmp_path):
+    """sotopia 0.1.5: in every turn what both observe, then what both did; at the end observations alone."""
+    scene = SCENES["used-bicycle"]
+    names = [agent.name for agent in scene.agents]
+    did = [
+        f'said: "{scene.opening}"',
+        'said: "Would you take $240, \\"as is\\"?"',
+        'said: "Deal, $240."',
+        "did nothing",
+    ]
+    did += ["left the conversation"]
+    told = f"\nHere is the context of this interaction:\nScenario: {scene.situation}\n"
+    told += f"Participants: {' and '.join(names)}\n"
+    seen = [told, *(f"Turn #{i}: {names[i % 2]} {done}\n" for i, done in enumerate(did))]
+    turns = [
+        [["Environment", name, seen[i]] for name in names]
+        + [[name, "Environment", done if k == i % 2 else "did nothing"] for k, name in enumerate(names)]
+        for i, done in enumerate(did)
+    ]
+    log = {"pk": "x", "environment": scene.id, "agents": ["a", "b"], "tag": "rapo", "models": ["", "", ""],
+           "messages": [*turns, [["Environment", name, seen[-1]] for name in names]], "reasoning": "",
+           "rewards": [0.0, 0.0], "rewards_prompt": ""}  # fmt: skip
+    (tmp_path / "log.json").write_text(json.dumps(log, indent=1))
+    read = load_dialogues(tmp_path / "log.json")
+    [dialogue] = read.dialogues
+    assert not read.dropped and dialogue.situation == scene.situation
+    assert [t.speaker for t in dialogue.turns] == ["seeker", "supporter", "seeker"]
+    assert dialogue.turns[1].text == 'Would you take $240, \\"as is\\"?'
+    assert goal(scene.game, SotopiaPartner().state(scene, dialogue.turns)) == 0.0
