@@ -370,8 +370,11 @@ def run_serve(options: argparse.Namespace) -> None:
     from rapo_lib import serve
     from rapo_lib.measures import subjects, suites
     from rapo_lib.sotopia import seat
+    from rapo_lib.sotopia.episode import ModelAgent
 
     agent = subjects.load_subject(options.model, options.adapter, suites.Protocol()).agent
+    if not isinstance(agent, ModelAgent):
+        raise RapoError(f"{options.model} is no model; a probe answers in `rapo evaluate` only")
     with serve.ChatServer(seat.seats(agent), (seat.AGENT, seat.PARTNER_ROLE), options.port) as server:
         print(f"{server.url}: models {', '.join(server.models)}; Ctrl-C ends it", flush=True)
         server.serve_forever()

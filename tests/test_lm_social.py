@@ -85,7 +85,8 @@ def test_it_reads_the_episode_and_nothing_of_the_truth():
 
     noisy = tuple(replace(t, emotion=77.0, feedback=5) for t in TURNS)
     other_game = replace(SCENE, game=all_scenarios()[1].game, split="heldout", demonstration=("x",))
-    evaluator(script).rate_batch([(SCENE, TURNS), (other_game, noisy), (replace(SCENE, game=None), TURNS)])
+    for talk in ((SCENE, TURNS), (other_game, noisy), (replace(SCENE, game=None), TURNS)):
+        evaluator(script).rate_batch([talk])  # each for itself: equal questions are asked once
     assert requests[0].messages == requests[1].messages == requests[2].messages
     system, user = (m["content"] for m in requests[0].messages)
     assert "Ayo Balogun" in system and "$170" in user and 'said: \\"Would you take $160?\\"' in user

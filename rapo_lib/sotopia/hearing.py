@@ -29,7 +29,8 @@ ACCEPT = re.compile(
 )
 DOUBT = re.compile(r"\b(no|not|n't|can't|cannot|won't|never|but|if|unless|however|before|only)\b|n't\b")
 TURNED_DOWN = re.compile(
-    r"\b(no|not|can't|cannot|won't|never|instead of|rather than|except|busy|impossible|difficult|bad for)\b|n't\b"
+    r"\b(no|not|can't|cannot|won't|never|instead of|rather than|except|busy|impossible|difficult|bad for|booked"
+    r"|too (early|late|soon|big|small|far|heavy|short|long|expensive|much|little))\b|n't\b"
 )
 RUDE = re.compile(
     r"\b(stupid|idiot\w*|ridiculous|greedy|selfish|liar|lying|shut up|insane|pathetic|cheapskate|rip.?off|you people"
@@ -51,8 +52,13 @@ WORD_NUMBERS = {
     )
 }
 SPELLED = r"\b({words})\b(?=\s*({unit}\b|for\b|[.,!?;]|$))"  # "nine hours", "nine for me", "you keep nine."
-THEIRS = re.compile(
+THEIRS = re.compile(  # before a number
     r"\byou( can| could| would|'d| should)?( still)? (take|get|have|keep|use)\D{0,20}$|\bfor you\D{0,12}$"
+)
+FOR_WHOM = re.compile(r"\s*[a-z]*\s*for (you|me|us)\b")  # behind a number
+PROPOSES = re.compile(
+    r"\?|\b((what|how) about|let's|let us|(shall|could|can) we|would (you|be)|i('d| would)? (prefer|like)"
+    r"|i (suggest|propose)|works|suits|is (fine|good|great|best|possible)|instead)\b"
 )
 
 
@@ -174,9 +180,11 @@ def _heard(item: Said, action: Action, text: str, fault: str) -> Heard:
     if fault:
         return Heard(fault=fault, leaks=leaks)
     lower = text.lower().replace("’", "'")
-    number, option = named_number(game, lower), named_option(game, lower)
+    made = points_by_sentence(game, text, item.scene)
+    reasons = [sentence.lower().replace("’", "'") for sentence in made]
+    number, option = named_number(game, lower), named_option(game, lower, reasons)
     return Heard(
-        points=points_made(game, text, item.scene),
+        points=frozenset(made.values()),
         number=number,
         option=option,
         accepts=any(ACCEPT.search(s) and not DOUBT.search(s) and "?" not in s for s in split_sentences(lower)),
@@ -187,23 +195,24 @@ def _heard(item: Said, action: Action, text: str, fault: str) -> Heard:
     )
 
 
-def points_made(game: Game, text: str, scene: Sequence[str] = ()) -> frozenset[int]:
-    """The points that a sentence of this text is near in meaning; each sentence makes its nearest one only.
+def points_by_sentence(game: Game, text: str, scene: Sequence[str] = ()) -> dict[str, int]:
+    """Sentences of this text that are near a point in meaning, each with the place of its nearest point.
 
     A sentence that is as near to the scene itself says nothing new and makes none.
     """
     sentences = [s for s in _telling(text) if not s.endswith("?")]
     examples = [(k, example) for k, point in enumerate(game.points) for example in point.examples]
     if not sentences or not examples:
-        return frozenset()
+        return {}
     own = embed(sentences)
     near = own @ embed([example for _, example in examples]).T  # (sentences, examples)
     known = [part for told in scene for part in split_sentences(told)]
     least = (own @ embed(known).T).max(axis=1) + NEWS if known else [NEAR] * len(sentences)
-    best = near.argmax(axis=1)
-    return frozenset(
-        examples[b][0] for row, b, floor in zip(near, best, least, strict=True) if row[b] >= max(NEAR, floor)
-    )
+    return {
+        sentence: examples[row.argmax()][0]
+        for sentence, row, floor in zip(sentences, near, least, strict=True)
+        if row.max() >= max(NEAR, floor)
+    }
 
 
 def named_number(game: Game, text: str) -> float | None:
@@ -222,19 +231,30 @@ def named_number(game: Game, text: str) -> float | None:
     )
     if not plausible:
         return None
-    ours = [number for at, number in plausible if game.total is None or not THEIRS.search(text[:at])]
+    ours = [number for at, number in plausible if game.total is None or not _is_theirs(text, at)]
     return ours[-1] if ours else game.total - plausible[-1][1]
 
 
-def named_option(game: Game, text: str) -> int | None:
-    """The last option of a plan that is put forward, not turned down."""
+def _is_theirs(text: str, at: int) -> bool:
+    """Whether the number at this place is the other's share: what stands behind it says so, else what stands before."""
+    behind = FOR_WHOM.match(text, re.compile(r"[\s$£€]*[\w.,]+").match(text, at).end())
+    return behind[1] == "you" if behind else THEIRS.search(text[:at]) is not None
+
+
+def named_option(game: Game, text: str, reasons: Sequence[str] = ()) -> int | None:
+    """The last option of a plan that is put forward: not turned down, nor named in giving a reason.
+
+    `reasons` are sentences that make a point; of a question, what leads up to it is one as well.
+    """
     if not isinstance(game, Plan):
         return None
     found = None
-    for sentence in re.split(r"(?<=[.!?;,])\s+", text):
-        if TURNED_DOWN.search(sentence):
-            continue
-        for k, option in enumerate(game.options):
-            if any(re.search(rf"\b{re.escape(word)}\b", sentence) for word in option.words):
-                found = k
+    for sentence in split_sentences(text):
+        for clause in re.split(r"(?<=[,;])\s+", sentence):
+            explains = sentence in reasons or (sentence.endswith("?") and len(clause.split()) > TELLS)
+            if TURNED_DOWN.search(clause) or (explains and not PROPOSES.search(clause)):
+                continue
+            for k, option in enumerate(game.options):
+                if any(re.search(rf"\b{re.escape(word)}\b", clause) for word in option.words):
+                    found = k
     return found
