@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `prefer`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `serve`, `prefer`."""
 
 import argparse
 import subprocess
@@ -31,21 +31,21 @@ def build_parser() -> argparse.ArgumentParser:
     series.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     series.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 06 (default: 01-05)")
-    series.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                        help="a notebook parameter; may be given several times")  # fmt: skip
+    add_set(series, "NAME=VALUE", "a notebook parameter")
     series.add_argument("--fresh", action="store_true", help="execute again what is already finished")
     series.add_argument("--cell-timeout", type=float, metavar="S", help="seconds one cell may take")
     series.set_defaults(act=run_reproduce)
 
     grid = verbs.add_parser("ablate", help="train and measure arms under several seeds, and decide the claims")
+    grid.add_argument("--domain", choices=("support", "sotopia"), default="support",
+                      help="people in distress (default), or social goals with a partner")  # fmt: skip
     grid.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     grid.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     grid.add_argument("--arms", default="primary", metavar="ARM[,ARM]",
                       help="arms or tiers (primary, exploratory, control, all); the start always")  # fmt: skip
     grid.add_argument("--seeds", default="0", metavar="N[-N][,N]", help="training seeds, e.g. 0-2")
     grid.add_argument("--split", default="heldout", help="people to measure on: heldout (default), or dev for a pilot")
-    grid.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="[ARM.]NAME=VALUE",
-                      help="a setting for all arms, or for one")  # fmt: skip
+    add_set(grid, "[ARM.]NAME=VALUE", "a setting for all arms, or for one")
     grid.add_argument(
         "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
     )
@@ -67,10 +67,16 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = verbs.add_parser("plan", help="say how much memory a profile's training needs, without loading weights")
     plan.add_argument("--profile", default="gpu", help="smoke, cpu or gpu (default)")
-    plan.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                      help="a setting; may be given several times")  # fmt: skip
+    add_set(plan, "NAME=VALUE", "a setting")
     plan.set_defaults(act=run_plan)
     add_evaluate(verbs)
+    serve = verbs.add_parser("serve", help="a model behind an OpenAI-compatible endpoint on this machine")
+    serve.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
+    serve.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    serve.add_argument(
+        "--port", type=int, default=8811, metavar="N", help="on 127.0.0.1 (default: 8811; 0: a free one)"
+    )
+    serve.set_defaults(act=run_serve)
     add_prefer(verbs)
     return parser
 
@@ -145,6 +151,12 @@ def add_prefer(verbs: argparse._SubParsersAction) -> None:
     read.set_defaults(act=run_prefer_read)
 
 
+def add_set(verb: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    """`--set NAME=VALUE ...`, which may be given several times."""
+    verb.add_argument("--set", dest="overrides", type=override, action="extend", nargs="+", default=[],
+                      metavar=metavar, help=f"{what}; several are fine")  # fmt: skip
+
+
 def override(text: str) -> tuple[str, str]:
     """`name=value` as a pair."""
     name, separator, value = text.partition("=")
@@ -170,8 +182,33 @@ def run_reproduce(options: argparse.Namespace) -> None:
     print(index)
 
 
+SUPPORT_ONLY = ("shard", "search", "search_steps", "prepare", "merge")  # options of `rapo ablate`
+
+
+def run_social_ablate(options: argparse.Namespace) -> None:
+    """`rapo ablate --domain sotopia`: cells that are done are kept."""
+    from rapo_lib.grid import run as grid
+    from rapo_lib.runs import run_dir
+    from rapo_lib.sotopia import ablation, results
+
+    if given := [name for name in SUPPORT_ONLY if getattr(options, name)]:
+        raise RapoError(f"--{given[0].replace('_', '-')} does not go with --domain sotopia")
+    if options.split != "heldout":
+        raise RapoError("the social scenarios are split in train and heldout alone; leave --split")
+    folder = run_dir(options.run or options.profile) / "sotopia"
+    overrides = grid.typed_overrides(dict(options.overrides))
+    ablation.run_arms(
+        ablation.plan_of(folder, options.profile, options.arms, grid.parse_seeds(options.seeds), overrides)
+    )
+    print(results.readme_table(results.write_results(folder)))
+    print(folder)
+
+
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
+    if options.domain == "sotopia":
+        run_social_ablate(options)
+        return
     from rapo_lib.grid import figures, results
     from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir
@@ -226,13 +263,14 @@ def run_model(options: argparse.Namespace) -> None:
 def run_data(options: argparse.Namespace) -> None:
     """`rapo data FILE...`: a file that cannot be read costs itself; the errors come at the end."""
     from rapo_lib import corpora
+    from rapo_lib.corpora.files import printable
 
     errors, gap = [], ""
     for path in options.files:
         try:
             held = corpora.describe(path)
         except (OSError, ValueError) as error:
-            errors.append(str(error))
+            errors.append(printable(str(error)))
         else:
             print(f"{gap}{held}")
             gap = "\n"
@@ -310,6 +348,18 @@ def run_compare(options: argparse.Namespace) -> None:
     print(results.headlines(board).to_string())
     if options.out:
         print(write_csv(options.out / "board.csv", board))
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    """`rapo serve`: until Ctrl-C; `agent` is the model, `partner` the embedded partner of social scenarios."""
+    from rapo_lib import serve
+    from rapo_lib.measures import subjects, suites
+    from rapo_lib.sotopia import seat
+
+    agent = subjects.load_subject(options.model, options.adapter, suites.Protocol()).agent
+    with serve.ChatServer(seat.seats(agent), (seat.AGENT, seat.PARTNER_ROLE), options.port) as server:
+        print(f"{server.url}: models {', '.join(server.models)}; Ctrl-C ends it", flush=True)
+        server.serve_forever()
 
 
 def run_prefer_make(options: argparse.Namespace) -> None:

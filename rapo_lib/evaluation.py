@@ -4,9 +4,10 @@ Self-play follows PPDPP's shape (eight turns at most); success is a true emotion
 Evaluation is the one place besides oracle arms that reads the seeker's emotion.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Seeker
 from rapo_lib.stats import Interval, clustered, t_interval
 
+log = logging.getLogger(__name__)
 TURNS = 8  # supporter turns, PPDPP's limit
 SUCCESS = 70.0  # emotion; ours (SAGE's band A)
 SENSITIVITY = (60.0, 70.0, 80.0, 90.0)  # other thresholds that success is also counted at
@@ -68,23 +70,51 @@ def self_play(
 ) -> list[Dialogue]:
     """One dialogue with every person, all of them a turn at a time; each seeker turn carries the true emotion.
 
-    The same seed gives every policy the same draws, so differences between policies are paired.
+    The same seed gives every policy the same draws, so differences between policies are paired. A dialogue ends where
+    the seeker gives no usable reaction, which only a language model does, and before the reply it should answer.
     """
-    histories = [opening_history(p) for p in profiles]
+    return play_on(policy, [(p, opening_history(p)) for p in profiles], seeker, turns=turns, seed=seed)
+
+
+def play_on(
+    policy: Policy,
+    begun: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    seeker: Seeker,
+    *,
+    turns: int = TURNS,
+    seed: int = 0,
+) -> list[Dialogue]:
+    """`self_play` from dialogues that somebody else began, one a person; of what was said before, only the last seeker
+    turn carries an emotion, so that outcomes count from there."""
+    profiles = [p for p, _ in begun]
+    histories = [_felt_from_here(p, h, seeker) for p, h in begun]
+    going = list(range(len(profiles)))
     for turn in range(turns):
-        replies = policy(histories, seed_for(seed, "reply", turn))
+        replies = policy([histories[i] for i in going], seed_for(seed, "reply", turn))
         items = [
-            (p, h, reply, seed_for(seed, p.id, turn)) for p, h, reply in zip(profiles, histories, replies, strict=True)
+            (profiles[i], histories[i], reply, seed_for(seed, profiles[i].id, turn))
+            for i, reply in zip(going, replies, strict=True)
         ]
         reactions = seeker.react_batch(items)
-        histories = [
-            (*h, Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
-            for h, reply, r in zip(histories, replies, reactions, strict=True)
-        ]
+        for i, reply, r in zip(going, replies, reactions, strict=True):
+            if r.status == "ok":
+                histories[i] = (*histories[i], Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
+        going = [i for i, r in zip(going, reactions, strict=True) if r.status == "ok"]
+        if not going:
+            break
+    if len(going) < len(profiles):
+        log.warning("%d of %d dialogues end early: no usable reaction", len(profiles) - len(going), len(profiles))
     return [
         Dialogue(p.id, h, situation=p.situation, problem=p.problem, emotion_type=p.emotion_type, source="self-play")
         for p, h in zip(profiles, histories, strict=True)
     ]
+
+
+def _felt_from_here(profile: SeekerProfile, history: Sequence[Turn], seeker: Seeker) -> tuple[Turn, ...]:
+    """The history with the true emotion on its last turn, which is the seeker's, and on no other."""
+    *before, last = history
+    felt = seeker.emotion(profile, history) if last.emotion is None else last.emotion
+    return (*(replace(t, emotion=None) for t in before), replace(last, emotion=felt))
 
 
 def trajectories(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
@@ -92,7 +122,7 @@ def trajectories(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
     rows = [
         {"profile": d.id, "turn": turn, "emotion": t.emotion}
         for d in dialogues
-        for turn, t in enumerate(t for t in d.turns if t.speaker == "seeker")
+        for turn, t in enumerate(t for t in d.turns if t.emotion is not None)
     ]
     return pd.DataFrame(rows)
 
@@ -101,7 +131,7 @@ def outcomes(dialogues: Sequence[Dialogue], success: float = SUCCESS) -> pd.Data
     """One row per dialogue: emotion at start and end, gained, success, turns until success (failures count as all)."""
     rows = []
     for d in dialogues:
-        felt = [t.emotion for t in d.turns if t.speaker == "seeker"]
+        felt = [t.emotion for t in d.turns if t.emotion is not None]
         reached = next((i for i, e in enumerate(felt) if e >= success), None)
         rows.append(
             {

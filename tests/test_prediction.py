@@ -91,7 +91,7 @@ def test_dialogues_end_where_they_end():
     )
     talk = Dialogue("d", turns[:5])
     assert [place for _, place in dialogue_items([Dialogue("d", turns), talk])] == [1, 3, 1, 3]
-    found = dialogue_table([talk], {"mine": [1.0, 2.0]})
+    found = dialogue_table(dialogue_items([talk]), {"mine": [1.0, 2.0]})
     assert list(found.final) == [33.0, 33.0] and list(found.profile) == ["d", "d"]
     assert found[REACTION].is_monotonic_increasing
 

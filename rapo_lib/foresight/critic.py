@@ -3,8 +3,12 @@
 PPDPP's critic is a language model asked ten times (`lm.critic`, the same interface). This one needs none. The relief
 that the judge hears in every answer of the seeker adds up to an estimate of how far they have come since the opening;
 thresholds make states of it. The estimate is off by `SPREAD` points: ten draws around it, at fixed quantiles instead of
-at random, are the ten votes, so the mean value moves smoothly and is the same every time. All numbers are ours, chosen
-on conversations with train people. No emotion is read and nothing is shared with the seeker.
+at random, are the ten votes, so the mean value moves smoothly and is the same every time. No emotion is read and
+nothing is shared with the seeker.
+
+All numbers are ours, from 1,024 answers of train people (the first three fitted, the last threshold where success is
+called best). There the value goes with the true change at Spearman 0.76 and names the state in 65 % (the commonest
+state alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel better).
 """
 
 from collections.abc import Sequence
@@ -22,9 +26,10 @@ from rapo_lib.selection import exchanges
 
 Talk = tuple[str, Sequence[Turn]]  # situation, everything said so far
 
-GAIN = 6.0  # points of emotion that full relief in one answer stands for
-SPREAD = 8.0  # standard error of the estimate, points
-WORSE, BETTER, SOLVED = -5.0, 5.0, 30.0  # points since the opening: below, from, from
+GAIN = 10.5  # points of emotion that full relief in one answer stands for
+EACH = 1.4  # points that any answer stands for, relieved or not
+SPREAD = 7.3  # standard error of the estimate, points
+WORSE, BETTER, SOLVED = -5.0, 5.0, 38.0  # points since the opening: below, from, from
 
 
 class EmbeddedCritic:
@@ -52,7 +57,7 @@ def estimates(talks: Sequence[Talk]) -> list[float | None]:
     answers = [_answers(turns) for _, turns in talks]
     unique = list(dict.fromkeys(item for each in answers for item in each))
     heard = dict(zip(unique, map(relief_heard, read_batch(unique)), strict=True))
-    return [GAIN * sum(heard[item] for item in each) if each else None for each in answers]
+    return [sum(GAIN * heard[item] + EACH for item in each) if each else None for each in answers]
 
 
 def votes(change: float, draws: int = SAMPLES) -> list[str]:

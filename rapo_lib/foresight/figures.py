@@ -14,7 +14,7 @@ from rapo_lib.plots import BLUE, GREY
 
 COLOURS = plt.get_cmap("BrBG")  # brown worse, green better; told apart without red-green vision
 ARM_COLOURS = {"reasoning_start": GREY, "rlff": BLUE}
-WIDE = 3.5  # how far the first turn lies from the history: a reply is written there
+WIDE, BEND = 3.5, 0.6  # the first turn lies far from the history: from the bend on, the reply is written on its branch
 
 
 def tree_table(group: Sequence[RewardRecord], before: float) -> pd.DataFrame:
@@ -43,14 +43,14 @@ def tree_table(group: Sequence[RewardRecord], before: float) -> pd.DataFrame:
     return table
 
 
-def draw_tree(ax: Axes, table: pd.DataFrame, width: int = 44) -> None:
+def draw_tree(ax: Axes, table: pd.DataFrame, width: int = 48) -> None:
     """A node a turn, coloured by the true emotion after it; each reply stands on its branch."""
     before = float(table.emotion[table.turn == 0].iloc[0])
     reach = max(abs(table.emotion - before).max(), 1.0)
     norm = TwoSlopeNorm(before, before - reach, before + reach)
     for node in table[table.turn > 0].itertuples():
-        start = node.parent_x + (0.0 if node.turn > 1 else 0.12)
-        ax.plot([start, node.x], [node.parent_y, node.y], color="0.75", linewidth=1.2, zorder=1)
+        along = [node.parent_x, BEND, node.x] if node.turn == 1 else [node.parent_x, node.x]
+        ax.plot(along, [node.parent_y, *[node.y] * (len(along) - 1)], color="0.75", linewidth=1.2, zorder=1)
     drawn = ax.scatter(table.x, table.y, c=table.emotion, cmap=COLOURS, norm=norm, s=330, edgecolor="0.4", zorder=2)
     for node in table.itertuples():
         dark = abs(node.emotion - before) > 0.6 * reach
@@ -58,9 +58,9 @@ def draw_tree(ax: Axes, table: pd.DataFrame, width: int = 44) -> None:
                     color="white" if dark else "black", zorder=3)  # fmt: skip
     for node in table[table.turn == 1].itertuples():
         *reply, reward = node.label.split("\n")
-        text = "\n".join([*textwrap.wrap(" ".join(reply), width), reward])
-        ax.annotate(text, (node.x - 0.25, node.y), ha="right", va="center", fontsize=8, zorder=3,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+        text = "\n".join(textwrap.wrap(" ".join(reply), width))
+        ax.annotate(text, (BEND, node.y), (0, 2), textcoords="offset points", va="bottom", fontsize=8)
+        ax.annotate(reward, (BEND, node.y), (0, -3), textcoords="offset points", va="top", fontsize=8, color="0.35")
     ax.figure.colorbar(drawn, ax=ax, label="true emotion", pad=0.02, shrink=0.8)
     ticks = [0.0, *(WIDE + turn - 1 for turn in range(1, int(table.turn.max()) + 1))]
     ax.set_xticks(ticks, ["now", *(f"turn {turn}" for turn in range(1, len(ticks)))])

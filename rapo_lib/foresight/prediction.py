@@ -55,20 +55,6 @@ def record_table(records: Sequence[RewardRecord], scores: Mapping[str, Sequence[
     return table.assign(**scores, **_baselines(items, first))
 
 
-def dialogue_table(dialogues: Sequence[Dialogue], scores: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    """A row per answered supporter turn of `dialogue_items`: profile, history, `final` (the emotion at the end)."""
-    items = dialogue_items(dialogues)
-    ends = {d.id: d.turns[-1].emotion for d in dialogues}
-    rows = {
-        "profile": [d.id for d, _ in items],
-        "history": range(len(items)),
-        "final": [ends[d.id] for d, _ in items],
-    }
-    pairs = [(d.turns[:place], d.turns[place].text) for d, place in items]
-    reactions = [[d.turns[place + 1].text] for d, place in items]
-    return pd.DataFrame(rows).assign(**scores, **_baselines(pairs, reactions))
-
-
 def dialogue_items(dialogues: Sequence[Dialogue]) -> list[tuple[Dialogue, int]]:
     """Every supporter turn that the seeker answers at once, as (dialogue, place)."""
     return [
@@ -77,6 +63,18 @@ def dialogue_items(dialogues: Sequence[Dialogue]) -> list[tuple[Dialogue, int]]:
         for place, (turn, after) in enumerate(zip(d.turns, d.turns[1:], strict=False))
         if place and turn.speaker == "supporter" and after.speaker == "seeker"
     ]
+
+
+def dialogue_table(items: Sequence[tuple[Dialogue, int]], scores: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+    """A row per item of `dialogue_items`: profile, history (a number), `final` (the last emotion of all), scores."""
+    rows = {
+        "profile": [d.id for d, _ in items],
+        "history": range(len(items)),
+        "final": [d.turns[-1].emotion for d, _ in items],
+    }
+    replies = [(d.turns[:place], d.turns[place].text) for d, place in items]
+    reactions = [[d.turns[place + 1].text] for d, place in items]
+    return pd.DataFrame(rows).assign(**scores, **_baselines(replies, reactions))
 
 
 def _baselines(

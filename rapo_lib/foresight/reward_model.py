@@ -43,7 +43,7 @@ class RewardModelConfig:
 
     base: str = EMBEDDED  # "embedded", a folder (the warm start), or a hub name
     quantization: str = "none"  # "nf4" for a base that is too big otherwise
-    prompt_tokens: int = 120  # system message and the latest whole turns
+    prompt_tokens: int = 80  # system message and the latest whole turns
     reply_tokens: int = 48  # a longer reply is read so far
     rank: int = 16  # LoRA
     epochs: float = 3.0
@@ -190,7 +190,7 @@ def train_reward_model(
     config = config or RewardModelConfig()
     groups = by_history(records)
     rewards = torch.tensor([r.reward for r in records], dtype=torch.float64)
-    if len(records) < 2 or rewards.std() == 0:
+    if len(records) < 2 or rewards.max() == rewards.min():
         raise RapoError(f"{len(records)} reward records hold no difference to learn from; imagine more futures")
     mean, scale = float(rewards.mean()), float(rewards.std())
     base, tokenizer = load_model(config.base, quantization=config.quantization)
@@ -212,6 +212,7 @@ def train_reward_model(
         trainer.remove_callback(PrinterCallback)
         trainer.train()
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        trainer.accelerator.unwrap_model(scorer, keep_fp32_wrapper=False)  # else it would go on in autocast's rounding
     return RewardModel(scorer.eval(), tokenizer, config, mean, scale), losses
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rapo_lib.chat import ChatModel, ChatRequest
-from rapo_lib.dialogue import Turn
-from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.dialogue import Turn, language_of
+from rapo_lib.lm.prompts import load_prompt, quoted, transcript
 
 VALUES = {"worse": -1.0, "same": -0.5, "better": 0.5, "solved": 1.0}  # PPDPP
 SAMPLES, TEMPERATURE = 10, 1.1  # PPDPP
