@@ -300,6 +300,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
         raise RapoError("--out says where the results go")
     names = suites.suites_named(options.suite)
     from rapo_lib.measures import results, subjects
+    from rapo_lib.measures.safety import NOTICE
     from rapo_lib.profiles import settings_from_text
 
     protocol = suites.Protocol(
@@ -318,7 +319,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
         summary = results.evaluate(name, subject_of(options, protocol), model, protocol, options.out, panel)
         print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
         failed += [f"{name}: {episode} ({why})" for episode, why in results.failures(options.out / name).items()]
-    print(f"{options.out}: {suites.NOTICE}")
+    print(f"{options.out}: {NOTICE}")
     if failed:
         listed = "\n".join(f"  {line}" for line in failed)
         raise RapoError(f"{len(failed)} episodes failed; the same command plays them again, alone\n{listed}")

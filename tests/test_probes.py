@@ -8,7 +8,7 @@ from rapo_lib.measures.safety import load_cases
 from rapo_lib.measures.subjects import probe_subject
 from rapo_lib.measures.suites import HEADLINES, SUITES, Panel, Protocol
 
-PROTOCOL = Protocol(turns=3, harbor_turns=4, episode_turns=12, limit=4)
+PROTOCOL = Protocol(turns=3, harbor_turns=3, episode_turns=12, limit=3)
 PANEL = Panel(critic=None)
 LEAST = {"selfplay": 10.0, "emoharbor": 0.5, "sotopia": 2.0, "safety": 0.5}  # the good one's lead over every poor one
 
