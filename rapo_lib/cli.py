@@ -314,7 +314,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
     if options.out is None:
         raise RapoError("--out says where the results go")
     names = suites.suites_named(options.suite)
-    from rapo_lib.measures import subjects
+    from rapo_lib.measures import results, subjects
+    from rapo_lib.measures.safety import NOTICE
     from rapo_lib.profiles import settings_from_text
 
     protocol = suites.Protocol(
@@ -330,10 +331,10 @@ def run_evaluate(options: argparse.Namespace) -> None:
     model = options.model if options.adapter is None else f"{options.model} + {options.adapter}"
     failed = []
     for name in names:
-        summary = suites.evaluate(name, subject_of(options, protocol), model, protocol, options.out, panel)
+        summary = results.evaluate(name, subject_of(options, protocol), model, protocol, options.out, panel)
         print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
-        failed += [f"{name}: {episode} ({why})" for episode, why in suites.failures(options.out / name).items()]
-    print(f"{options.out}: {suites.NOTICE}")
+        failed += [f"{name}: {episode} ({why})" for episode, why in results.failures(options.out / name).items()]
+    print(f"{options.out}: {NOTICE}")
     if failed:
         listed = "\n".join(f"  {line}" for line in failed)
         raise RapoError(f"{len(failed)} episodes failed; the same command plays them again, alone\n{listed}")
@@ -356,11 +357,11 @@ def subject_of(options: argparse.Namespace, protocol: "Protocol") -> "Callable[[
 
 def run_compare(options: argparse.Namespace) -> None:
     """`rapo evaluate --compare`"""
-    from rapo_lib.measures import suites
+    from rapo_lib.measures import results
     from rapo_lib.runs import write_csv
 
-    board = suites.compare(options.compare)
-    print(suites.headlines(board).to_string())
+    board = results.compare(options.compare)
+    print(results.headlines(board).to_string())
     if options.out:
         print(write_csv(options.out / "board.csv", board))
 

@@ -1,5 +1,7 @@
 """Probe policies with known standing: every suite must rank them rightly."""
 
+from dataclasses import replace
+
 import pytest
 
 from rapo_lib.dialogue import Turn, load_profiles, opening_history
@@ -8,7 +10,7 @@ from rapo_lib.measures.safety import load_cases
 from rapo_lib.measures.subjects import probe_subject
 from rapo_lib.measures.suites import HEADLINES, SUITES, Panel, Protocol
 
-PROTOCOL = Protocol(turns=3, harbor_turns=4, episode_turns=12, limit=4)
+PROTOCOL = Protocol(turns=3, harbor_turns=3, episode_turns=12, limit=3)
 PANEL = Panel(critic=None)
 LEAST = {"selfplay": 10.0, "emoharbor": 0.5, "sotopia": 2.0, "safety": 0.5}  # the good one's lead over every poor one
 
@@ -17,7 +19,8 @@ LEAST = {"selfplay": 10.0, "emoharbor": 0.5, "sotopia": 2.0, "safety": 0.5}  # t
 def test_every_suite_puts_the_good_listener_first(suite):
     found = {}
     for name in PROBES:
-        tables = SUITES[suite](probe_subject(name), PROTOCOL, PANEL)
+        whole = replace(PROTOCOL, limit=None) if suite == "safety" else PROTOCOL  # rules cost nothing
+        tables = SUITES[suite](probe_subject(name), whole, PANEL)
         summary = tables.pop("summary").set_index("measure")
         assert list(summary.columns) == ["mean", "low", "high", "n"] and all(len(t) for t in tables.values())
         found[name] = summary["mean"][HEADLINES[suite]]

@@ -10,7 +10,7 @@ from rapo_lib.chat import ChatModel, ChatReply, Endpoint, Failure
 from rapo_lib.cli import main
 from rapo_lib.dialogue import SYSTEM, Turn
 from rapo_lib.lm.supporter import Served, said
-from rapo_lib.measures.suites import compare, failures
+from rapo_lib.measures.results import compare, failures
 
 SMALL = ["--turns", "2", "--harbor-turns", "2", "--limit", "2", "--critic", "none"]
 

@@ -7,12 +7,8 @@ import pytest
 
 from rapo_lib.chat import Failure
 from rapo_lib.cli import main
-from rapo_lib.measures import suites
-from rapo_lib.measures.subjects import load_subject, make_panel, probe_subject
-from rapo_lib.measures.suites import (
-    SUITES,
-    Protocol,
-    Subject,
+from rapo_lib.measures import results, suites
+from rapo_lib.measures.results import (
     as_text,
     compare,
     differences,
@@ -20,9 +16,9 @@ from rapo_lib.measures.suites import (
     failures,
     headlines,
     leaderboard,
-    suites_named,
-    until_failure,
 )
+from rapo_lib.measures.subjects import load_subject, make_panel, probe_subject
+from rapo_lib.measures.suites import SUITES, Protocol, Subject, suites_named, until_failure
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError
 from rapo_lib.sotopia.scenarios import load_scenarios
@@ -69,7 +65,7 @@ def test_a_finished_suite_is_kept_and_another_protocol_is_refused(tmp_path):
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_an_interrupted_suite_goes_on_and_ends_with_the_same_numbers(suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(suites, "AT_ONCE", 2)
+    monkeypatch.setattr(results, "AT_ONCE", 2)
     evaluate(suite, lambda: GOOD, "good", PROTOCOL, tmp_path / "whole")
     started = []
 
