@@ -5,11 +5,10 @@ the histories and their order, the seeds and the number of tokens, so difference
 changes.
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +17,7 @@ import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record, turn_from_record
+from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
 from rapo_lib.grid.arms import ARMS, LABELS, WARM, Arm
@@ -37,13 +36,13 @@ from rapo_lib.runs import (
     write_csv,
     write_json,
     write_jsonl,
-    write_text,
 )
 from rapo_lib.sampling import fit
 from rapo_lib.seeker import Seeker
 from rapo_lib.simulation import Feedback, Rollout, Row, SimulatedFeedback, training_row
-from rapo_lib.training import checkpoints
+from rapo_lib.training import checkpoints, processes
 from rapo_lib.training.dpo import judged_start, preference_pairs, train_dpo
+from rapo_lib.training.rollouts import RolloutLog, known_rollouts, rollout_record
 from rapo_lib.warmstart import WarmStartConfig, warm_start
 
 __all__ = ["ARMS", "LABELS", "WARM", "Arm"]  # defined in `grid.arms`, and looked for here
@@ -67,11 +66,26 @@ def people(split: str, count: int | None = None) -> list[SeekerProfile]:
     return load_profiles(split)[:count]
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What training needs to know about its histories: the start, what the policy is prompted with, whose they are."""
+
+    start: Callable[[Settings], str]  # folder (or name) of the model that every arm starts from
+    row: Callable[[Any, Sequence[Turn]], dict[str, Any]]  # the trainer's row for one history
+    whose: str = "people"
+
+
+SUPPORT = Domain(start_model, training_row)
+
+
 def training_rows(
-    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]], tokenizer: PreTrainedTokenizerBase, limit: int
+    histories: Sequence[tuple[SeekerProfile, Sequence[Turn]]],
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int,
+    row: Callable[[Any, Sequence[Turn]], dict[str, Any]] = training_row,
 ) -> list[dict[str, Any]]:
     """The trainer's rows for (person, history) pairs, prompts cut to `limit` tokens by whole turns."""
-    rows = [training_row(person, history) for person, history in histories]
+    rows = [row(person, history) for person, history in histories]
     return [{**row, "prompt": fit(row["prompt"], tokenizer, limit)} for row in rows]
 
 
@@ -109,15 +123,19 @@ def train_arm(
     judge: Judge,
     folder: Path,
     seed: int = 0,
+    domain: Domain = SUPPORT,
     judged_by: str = "",
+    trainer_options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Train one arm and write adapter, metrics.csv, rollouts.jsonl and arm.json to `folder`; returns `folder`.
 
     `judged_by` names a judge that settings and code do not tell apart, such as a learned one, by its hash.
 
     An interrupted training of the same arm, settings, histories and code goes on from its last checkpoint, kept beside
-    `folder` until it is finished, and ends as it would have without the interruption.
+    `folder` until it is finished, and ends as it would have without the interruption. Several processes share the work
+    and the folder (`rapo_lib.train`). `trainer_options` are options of `RAPOConfig` that a run's settings do not have.
     """
+    given = dict(trainer_options or {})
     if (folder / "arm.json").is_file():
         log.info("%s is trained already", arm.name)
         return folder
@@ -126,13 +144,15 @@ def train_arm(
     if not histories:
         raise RapoError("no history to train on; 02_turn_selection selected none")
     chosen = arm_settings(arm, chosen)
-    start = start_model(chosen)
+    start = domain.start(chosen)
     model, tokenizer = load_model(start, quantization=chosen.quantization)
-    rows = training_rows(histories, tokenizer, chosen.prompt_tokens)
+    rows = training_rows(histories, tokenizer, chosen.prompt_tokens, domain.row)
     people = {p.id: p for p, _ in histories}
     if arm.judge == "oracle_fitted":
         judge = oracle_judge(model, tokenizer, rows, chosen, histories, seeker, seed)
     if arm.trainer == "dpo":
+        if processes.count() > 1:
+            raise RapoError(f"the arm {arm.name} trains in one process")
         rollouts = []
         feedback = arm_feedback(arm, seeker, judge, people, seed, rollouts.append)
         with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
@@ -142,31 +162,28 @@ def train_arm(
             write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
             write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
         return folder
-    going = _open_training(
-        folder.with_name(f"{folder.name}.training"),
-        stable_hash([asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash(), judged_by]),
+    going = folder.with_name(f"{folder.name}.training")
+    made_of = [asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash(), judged_by, given]
+    with processes.one_by_one():
+        _open_training(going, stable_hash(made_of))
+        last, rollouts = _last_state(going, chosen.group * chosen.groups)
+    kept = RolloutLog(going / ROLLOUTS, rollouts)
+    trainer = RAPOTrainer(
+        model,
+        arm_feedback(arm, seeker, judge, people, seed, kept.watch),
+        args=_config(chosen, str(going), seed, given),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
+        callbacks=[kept],
     )
-    last, rollouts = _last_state(going, chosen.group * chosen.groups)
-    with (going / ROLLOUTS).open("a", encoding="utf-8") as file:
-
-        def watch(rollout: Rollout) -> None:
-            rollouts.append(rollout)
-            file.write(json.dumps(plain(rollout_record(rollout)), ensure_ascii=False) + "\n")
-            file.flush()  # before the update, so that a checkpoint never knows more than this file
-
-        trainer = RAPOTrainer(
-            model,
-            arm_feedback(arm, seeker, judge, people, seed, watch),
-            args=_config(chosen, str(going), seed),
-            train_dataset=Dataset.from_list(rows),
-            processing_class=tokenizer,
-            peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
-        )
-        trainer.train(last)
+    trainer.train(last)
+    if not processes.first():
+        return folder
     with atomic_folder(folder) as building:
         trainer.save_adapter(
             building / "adapter",
-            f"{len(histories)} histories of {len(people)} people.",
+            f"{len(histories)} histories of {len(people)} {domain.whose}.",
             {"arm": arm.label, "the judge hears reactions": arm.reactions},
         )
         if isinstance(judge, OracleFittedJudge):
@@ -175,7 +192,8 @@ def train_arm(
         write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
         write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
         signs = {e["step"]: e["rapo/collapse"] for e in logged if e.get("rapo/collapse")}
-        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "judge": judged_by}
+        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "judge": judged_by,
+                  "trainer": given, "processes": processes.count()}  # fmt: skip
         write_json(building / "arm.json", plain(record))
     shutil.rmtree(going)
     return folder
@@ -184,25 +202,19 @@ def train_arm(
 ROLLOUTS = "rollouts.jsonl"
 
 
-def _open_training(going: Path, key: str) -> Path:
-    """The folder of an unfinished training; emptied unless it belongs to the training with this key."""
+def _open_training(going: Path, key: str) -> None:
+    """Make the folder of an unfinished training, emptied unless it belongs to the training with this key."""
     marker = going / "training.json"
     if going.is_dir() and (not marker.is_file() or read_json(marker) != {"key": key}):
         shutil.rmtree(going)
     write_json(marker, {"key": key})
-    return going
 
 
 def _last_state(going: Path, size: int) -> tuple[Path | None, list[Rollout]]:
     """The last checkpoint and the rollouts up to it, `size` an update; later ones will be made again, the same."""
-    last, path = checkpoints.latest(going), going / ROLLOUTS
-    needed = checkpoints.step_of(last) * size if last else 0
-    lines = path.read_text("utf-8").splitlines(keepends=True)[:needed] if path.is_file() else []
-    if len(lines) < needed:
-        log.warning("%s has lost rollouts; the training starts anew", going.name)
-        last, lines = None, []
-    write_text(path, "".join(lines))
-    return last, [rollout_from_record(json.loads(line)) for line in lines]
+    last = checkpoints.latest(going)
+    known = known_rollouts(going / ROLLOUTS, checkpoints.step_of(last) * size if last else 0)
+    return (None, []) if known is None else (last, known)
 
 
 def oracle_judge(
@@ -223,37 +235,33 @@ def oracle_judge(
     return fit_judge(felt)
 
 
-def _config(chosen: Settings, folder: str, seed: int) -> Any:
-    from rapo_lib.hybrid import RAPOConfig
+def _config(chosen: Settings, folder: str, seed: int, given: Mapping[str, Any] | None = None) -> Any:
+    """The trainer's configuration; the groups of an update are shared among the processes."""
+    from rapo_lib.training.config import RAPOConfig
 
-    return RAPOConfig(
-        output_dir=folder,
-        seed=seed,
-        max_steps=chosen.steps,
-        per_device_train_batch_size=chosen.group * chosen.groups_at_once,
-        gradient_accumulation_steps=chosen.groups // chosen.groups_at_once,
-        gradient_checkpointing=chosen.gradient_checkpointing,
-        num_generations=chosen.group,
-        max_completion_length=chosen.reply_tokens,
-        temperature=chosen.temperature,
-        learning_rate=chosen.learning_rate,
-        distillation_weight=chosen.weight,
-        teacher_note=chosen.teacher_note,
-        beta=chosen.beta,
-        policy_scale=chosen.policy_scale,
-        save_strategy="steps" if chosen.save_steps else "no",
-        save_steps=chosen.save_steps or 1,
-    )
-
-
-def rollout_record(rollout: Rollout) -> dict[str, Any]:
-    """A rollout as a JSON object; the history as turns without emotions."""
-    return {**asdict(rollout), "history": [to_record(t) for t in rollout.history]}
-
-
-def rollout_from_record(record: Mapping[str, Any]) -> Rollout:
-    """The inverse of `rollout_record`."""
-    return Rollout(**{**record, "history": tuple(turn_from_record(t) for t in record["history"])})
+    if chosen.groups % processes.count():
+        raise RapoError(f"{chosen.groups} groups an update cannot be shared by {processes.count()} processes evenly")
+    share = replace(chosen, groups=chosen.groups // processes.count())
+    options = {
+        "output_dir": folder,
+        "seed": seed,
+        "max_steps": chosen.steps,
+        "per_device_train_batch_size": chosen.group * share.groups_at_once,
+        "gradient_accumulation_steps": share.groups // share.groups_at_once,
+        "gradient_checkpointing": chosen.gradient_checkpointing,
+        "num_generations": chosen.group,
+        "max_completion_length": chosen.reply_tokens,
+        "temperature": chosen.temperature,
+        "learning_rate": chosen.learning_rate,
+        "distillation_weight": chosen.weight,
+        "teacher_note": chosen.teacher_note,
+        "beta": chosen.beta,
+        "policy_scale": chosen.policy_scale,
+        "save_strategy": "steps" if chosen.save_steps else "no",
+        "save_steps": chosen.save_steps or 1,
+        "prefetch": chosen.prefetch,
+    }
+    return RAPOConfig(**{**options, **(given or {})})
 
 
 STEP_COLUMNS = {
@@ -286,10 +294,15 @@ def step_metrics(logged: Sequence[Mapping[str, Any]], rollouts: Sequence[Rollout
 
 def load_policy(chosen: Settings, arm_folder: Path | None) -> ModelPolicy:
     """The policy of a trained arm, or the start itself for None."""
-    model, tokenizer = load_model(start_model(chosen), quantization=chosen.quantization)
+    return policy_of(*load_arm(start_model(chosen), arm_folder, chosen.quantization), chosen)
+
+
+def load_arm(start: str, arm_folder: Path | None, quantization: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model of a trained arm and its tokenizer; the start itself for None."""
+    model, tokenizer = load_model(start, quantization=quantization)
     if arm_folder is not None:
         model = load_adapter(model, arm_folder / "adapter").eval()
-    return policy_of(model, tokenizer, chosen)
+    return model, tokenizer
 
 
 def policy_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, chosen: Settings) -> ModelPolicy:

@@ -1,4 +1,4 @@
-"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `prefer`."""
+"""The command line: `rapo reproduce`, `ablate`, `model`, `data`, `plan`, `evaluate`, `serve`, `prefer`."""
 
 import argparse
 import subprocess
@@ -12,7 +12,10 @@ from rapo_lib import __version__
 from rapo_lib.runs import ROOT, RapoError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rapo_lib.grid.run import Failure
+    from rapo_lib.measures.suites import Protocol, Subject
 
 MODELS = ROOT / "models.lock"
 PATHS = ("corpus",)  # parameters that name a file: relative ones are meant from where the user stands
@@ -28,21 +31,21 @@ def build_parser() -> argparse.ArgumentParser:
     series.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     series.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     series.add_argument("--notebooks", metavar="NN[,NN|-NN]", help="only these, e.g. 01,02 or 06 (default: 01-05)")
-    series.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                        help="a notebook parameter; may be given several times")  # fmt: skip
+    add_set(series, "NAME=VALUE", "a notebook parameter")
     series.add_argument("--fresh", action="store_true", help="execute again what is already finished")
     series.add_argument("--cell-timeout", type=float, metavar="S", help="seconds one cell may take")
     series.set_defaults(act=run_reproduce)
 
     grid = verbs.add_parser("ablate", help="train and measure arms under several seeds, and decide the claims")
+    grid.add_argument("--domain", choices=("support", "sotopia"), default="support",
+                      help="people in distress (default), or social goals with a partner")  # fmt: skip
     grid.add_argument("--profile", default="cpu", help="smoke, cpu (default) or gpu")
     grid.add_argument("--run", help="name of the folder under outputs/ (default: the profile)")
     grid.add_argument("--arms", default="primary", metavar="ARM[,ARM]",
                       help="arms or tiers (primary, exploratory, control, all); the start always")  # fmt: skip
     grid.add_argument("--seeds", default="0", metavar="N[-N][,N]", help="training seeds, e.g. 0-2")
     grid.add_argument("--split", default="heldout", help="people to measure on: heldout (default), or dev for a pilot")
-    grid.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="[ARM.]NAME=VALUE",
-                      help="a setting for all arms, or for one")  # fmt: skip
+    add_set(grid, "[ARM.]NAME=VALUE", "a setting for all arms, or for one")
     grid.add_argument(
         "--shard", metavar="I/N", help="only every N-th cell; machines of another kind need a copy of inputs/"
     )
@@ -64,20 +67,63 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = verbs.add_parser("plan", help="say how much memory a profile's training needs, without loading weights")
     plan.add_argument("--profile", default="gpu", help="smoke, cpu or gpu (default)")
-    plan.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
-                      help="a setting; may be given several times")  # fmt: skip
+    add_set(plan, "NAME=VALUE", "a setting")
     plan.set_defaults(act=run_plan)
-    evaluate = verbs.add_parser("evaluate", help="self-play, social goals and safety of one model, into a folder")
-    evaluate.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
-    evaluate.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
-    evaluate.add_argument("--suite", default="selfplay,sotopia,safety", metavar="NAME[,NAME]")
-    evaluate.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="one folder a suite is made in it")
-    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first N people, scenarios or cases")
-    evaluate.add_argument("--turns", type=int, default=8, help="supporter turns of self-play (default: 8)")
-    evaluate.add_argument("--seed", type=int, default=0)
-    evaluate.set_defaults(act=run_evaluate)
+    add_evaluate(verbs)
+    serve = verbs.add_parser("serve", help="a model behind an OpenAI-compatible endpoint on this machine")
+    serve.add_argument("--model", default="embedded", help="embedded (default), a folder, or a hub name")
+    serve.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    serve.add_argument(
+        "--port", type=int, default=8811, metavar="N", help="on 127.0.0.1 (default: 8811; 0: a free one)"
+    )
+    serve.set_defaults(act=run_serve)
     add_prefer(verbs)
     return parser
+
+
+def add_evaluate(verbs: argparse._SubParsersAction) -> None:
+    """`rapo evaluate`"""
+    evaluate = verbs.add_parser("evaluate", help="suites of any model into a folder, or a table of several results")
+    evaluate.add_argument("--model", default="embedded",
+                          help="embedded (default), a folder, a hub name, a served name, or probe:NAME")  # fmt: skip
+    evaluate.add_argument("--adapter", type=Path, metavar="FOLDER", help="a trained adapter on top of it")
+    evaluate.add_argument(
+        "--url", help="an OpenAI-compatible endpoint that serves the model, e.g. http://127.0.0.1:8000/v1"
+    )
+    evaluate.add_argument("--key", default="", metavar="VARIABLE",
+                          help="NAME of the environment variable with the endpoint's key")  # fmt: skip
+    evaluate.add_argument("--prices", type=prices, metavar="IN,OUT", help="of the endpoint, per million tokens")
+    evaluate.add_argument("--suite", default="selfplay,emoharbor,sotopia,safety", metavar="NAME[,NAME]")
+    evaluate.add_argument("--out", type=Path, metavar="FOLDER", help="one folder a suite is made in it")
+    evaluate.add_argument("--people", default="heldout", choices=("heldout", "all"),
+                          help="all 100, for models that were trained on none of them")  # fmt: skip
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only N people, scenarios or cases, evenly spaced")
+    evaluate.add_argument("--turns", type=int, default=8, help="supporter turns of self-play (default: 8)")
+    evaluate.add_argument(
+        "--harbor-turns", type=int, default=15, help="of an EmoHarbor-style talk, at most (default: 15)"
+    )
+    evaluate.add_argument("--reply-tokens", type=int, default=40, help="of a reply, at most (default: 40)")
+    evaluate.add_argument("--seed", type=int, default=0)
+    evaluate.add_argument(
+        "--user", default="embedded", help="who is the EmoHarbor-style user: embedded (default) or lm"
+    )
+    evaluate.add_argument(
+        "--critic", default="embedded", help="whose labels stand beside self-play: embedded (default), lm or none"
+    )
+    evaluate.add_argument("--set", dest="overrides", type=override, action="append", default=[], metavar="NAME=VALUE",
+                          help="the roles' language model: lm, lm_url, lm_key, lm_money ...")  # fmt: skip
+    evaluate.add_argument("--compare", nargs="+", type=Path, metavar="FOLDER",
+                          help="no evaluation: one table of these results (with --out also as board.csv)")  # fmt: skip
+    evaluate.set_defaults(act=run_evaluate)
+
+
+def prices(text: str) -> tuple[float, float]:
+    """`in,out` as two numbers."""
+    try:
+        given, made = map(float, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not IN,OUT, such as 0.15,0.6") from None
+    return given, made
 
 
 def add_prefer(verbs: argparse._SubParsersAction) -> None:
@@ -105,6 +151,12 @@ def add_prefer(verbs: argparse._SubParsersAction) -> None:
     read.set_defaults(act=run_prefer_read)
 
 
+def add_set(verb: argparse.ArgumentParser, metavar: str, what: str) -> None:
+    """`--set NAME=VALUE ...`, which may be given several times."""
+    verb.add_argument("--set", dest="overrides", type=override, action="extend", nargs="+", default=[],
+                      metavar=metavar, help=f"{what}; several are fine")  # fmt: skip
+
+
 def override(text: str) -> tuple[str, str]:
     """`name=value` as a pair."""
     name, separator, value = text.partition("=")
@@ -130,8 +182,33 @@ def run_reproduce(options: argparse.Namespace) -> None:
     print(index)
 
 
+SUPPORT_ONLY = ("shard", "search", "search_steps", "prepare", "merge")  # options of `rapo ablate`
+
+
+def run_social_ablate(options: argparse.Namespace) -> None:
+    """`rapo ablate --domain sotopia`: cells that are done are kept."""
+    from rapo_lib.grid import run as grid
+    from rapo_lib.runs import run_dir
+    from rapo_lib.sotopia import ablation, results
+
+    if given := [name for name in SUPPORT_ONLY if getattr(options, name)]:
+        raise RapoError(f"--{given[0].replace('_', '-')} does not go with --domain sotopia")
+    if options.split != "heldout":
+        raise RapoError("the social scenarios are split in train and heldout alone; leave --split")
+    folder = run_dir(options.run or options.profile) / "sotopia"
+    overrides = grid.typed_overrides(dict(options.overrides))
+    ablation.run_arms(
+        ablation.plan_of(folder, options.profile, options.arms, grid.parse_seeds(options.seeds), overrides)
+    )
+    print(results.readme_table(results.write_results(folder)))
+    print(folder)
+
+
 def run_ablate(options: argparse.Namespace) -> None:
     """`rapo ablate`: cells that are done are kept; an error at the end names those that failed."""
+    if options.domain == "sotopia":
+        run_social_ablate(options)
+        return
     from rapo_lib.grid import figures, results
     from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir
@@ -186,13 +263,14 @@ def run_model(options: argparse.Namespace) -> None:
 def run_data(options: argparse.Namespace) -> None:
     """`rapo data FILE...`: a file that cannot be read costs itself; the errors come at the end."""
     from rapo_lib import corpora
+    from rapo_lib.corpora.files import printable
 
     errors, gap = [], ""
     for path in options.files:
         try:
             held = corpora.describe(path)
         except (OSError, ValueError) as error:
-            errors.append(str(error))
+            errors.append(printable(str(error)))
         else:
             print(f"{gap}{held}")
             gap = "\n"
@@ -215,13 +293,73 @@ def run_evaluate(options: argparse.Namespace) -> None:
     """`rapo evaluate`: the model is loaded once, and only if a suite is still to be done."""
     from rapo_lib.measures import suites
 
-    protocol = suites.Protocol(seed=options.seed, turns=options.turns, limit=options.limit)
-    load = cache(lambda: suites.load_subject(options.model, options.adapter, protocol))
+    if options.compare:
+        run_compare(options)
+        return
+    if options.out is None:
+        raise RapoError("--out says where the results go")
+    names = suites.suites_named(options.suite)
+    from rapo_lib.measures import subjects
+    from rapo_lib.profiles import settings_from_text
+
+    protocol = suites.Protocol(
+        seed=options.seed,
+        turns=options.turns,
+        harbor_turns=options.harbor_turns,
+        people=options.people,
+        limit=options.limit,
+        reply_tokens=options.reply_tokens,
+    )
+    chosen = settings_from_text("cpu", dict(options.overrides))
+    panel = subjects.make_panel(options.user, options.critic, chosen, options.out / subjects.PANEL_CACHE)
     model = options.model if options.adapter is None else f"{options.model} + {options.adapter}"
-    for name in suites.suites_named(options.suite):
-        summary = suites.evaluate(name, load, model, protocol, options.out)
+    failed = []
+    for name in names:
+        summary = suites.evaluate(name, subject_of(options, protocol), model, protocol, options.out, panel)
         print(f"{name}\n{summary.to_string(index=False, float_format='%.2f')}\n")
+        failed += [f"{name}: {episode} ({why})" for episode, why in suites.failures(options.out / name).items()]
     print(f"{options.out}: {suites.NOTICE}")
+    if failed:
+        listed = "\n".join(f"  {line}" for line in failed)
+        raise RapoError(f"{len(failed)} episodes failed; the same command plays them again, alone\n{listed}")
+
+
+def subject_of(options: argparse.Namespace, protocol: "Protocol") -> "Callable[[], Subject]":
+    """What makes the subject that the options name, once."""
+    from rapo_lib.chat import Endpoint, Prices
+    from rapo_lib.measures import subjects
+
+    if options.url is None:
+        return cache(lambda: subjects.load_subject(options.model, options.adapter, protocol))
+    if options.adapter is not None:
+        raise RapoError("--adapter is for a model in this process; --url serves one that is whole")
+    endpoint = Endpoint(base_url=options.url, model=options.model, key_variable=options.key)
+    given, made = options.prices or (0.0, 0.0)
+    kept = options.out / subjects.SERVED_CACHE
+    return cache(lambda: subjects.served_subject(endpoint, protocol, kept, Prices(input=given, output=made)))
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """`rapo evaluate --compare`"""
+    from rapo_lib.measures import suites
+    from rapo_lib.runs import write_csv
+
+    board = suites.compare(options.compare)
+    print(suites.headlines(board).to_string())
+    if options.out:
+        print(write_csv(options.out / "board.csv", board))
+
+
+def run_serve(options: argparse.Namespace) -> None:
+    """`rapo serve`: until Ctrl-C; `agent` is the model, `partner` the embedded partner of social scenarios."""
+    from rapo_lib import serve
+    from rapo_lib.measures import subjects, suites
+    from rapo_lib.sotopia import seat
+
+    agent = subjects.load_subject(options.model, options.adapter, suites.Protocol()).agent
+    with serve.ChatServer(seat.seats(agent), (seat.AGENT, seat.PARTNER_ROLE), options.port) as server:
+        print(f"{server.url}: models {', '.join(server.models)}; Ctrl-C ends it", flush=True)
+        server.serve_forever()
 
 
 def run_prefer_make(options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ Everything here is plain immutable data with JSON in and out. No model, no torch
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -20,6 +21,8 @@ ADVICE = ("heard_first", "wants_plan", "hates_reassurance", "wary_of_advice")
 VOICES = ("plain", "curt", "rambling", "ironic", "formal", "guarded")
 SYSTEM = "You are an emotional support listener. Reply in one or two short sentences."
 ROLE = {"seeker": "user", "supporter": "assistant"}
+IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
+CHINESE = 0.2  # share of ideographs among letters from which a text counts as Chinese; ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,12 @@ class SeekerProfile:
 def opening_history(profile: SeekerProfile) -> tuple[Turn, ...]:
     """The history a dialogue with this person begins with."""
     return (Turn("seeker", profile.opening, emotion=float(profile.start)),)
+
+
+def language_of(texts: Sequence[str]) -> str:
+    """'zh' if a good part of the letters are Chinese, else 'en'."""
+    letters = [c for text in texts for c in text if c.isalpha()]
+    return "zh" if letters and sum(bool(IDEOGRAPH.match(c)) for c in letters) >= CHINESE * len(letters) else "en"
 
 
 # ---------------------------------------------------------------------------------------------- chat

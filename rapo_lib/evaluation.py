@@ -4,6 +4,7 @@ Self-play follows PPDPP's shape (eight turns at most); success is a true emotion
 Evaluation is the one place besides oracle arms that reads the seeker's emotion.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,16 +12,20 @@ from typing import Protocol
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, opening_history, to_messages
 from rapo_lib.feedback import CandidateGroup, Judge
 from rapo_lib.fluency import fluency_batch
+from rapo_lib.lm.critic import Critic
 from rapo_lib.person.perception import perceive_batch
 from rapo_lib.runs import seed_for
 from rapo_lib.sampling import fit, sample_replies
 from rapo_lib.seeker import Seeker
+from rapo_lib.stats import Interval, clustered, t_interval
 
+log = logging.getLogger(__name__)
 TURNS = 8  # supporter turns, PPDPP's limit
 SUCCESS = 70.0  # emotion; ours (SAGE's band A)
 SENSITIVITY = (60.0, 70.0, 80.0, 90.0)  # other thresholds that success is also counted at
@@ -65,7 +70,8 @@ def self_play(
 ) -> list[Dialogue]:
     """One dialogue with every person, all of them a turn at a time; each seeker turn carries the true emotion.
 
-    The same seed gives every policy the same draws, so differences between policies are paired.
+    The same seed gives every policy the same draws, so differences between policies are paired. A dialogue ends where
+    the seeker gives no usable reaction, which only a language model does, and before the reply it should answer.
     """
     return play_on(policy, [(p, opening_history(p)) for p in profiles], seeker, turns=turns, seed=seed)
 
@@ -82,16 +88,22 @@ def play_on(
     turn carries an emotion, so that outcomes count from there."""
     profiles = [p for p, _ in begun]
     histories = [_felt_from_here(p, h, seeker) for p, h in begun]
+    going = list(range(len(profiles)))
     for turn in range(turns):
-        replies = policy(histories, seed_for(seed, "reply", turn))
+        replies = policy([histories[i] for i in going], seed_for(seed, "reply", turn))
         items = [
-            (p, h, reply, seed_for(seed, p.id, turn)) for p, h, reply in zip(profiles, histories, replies, strict=True)
+            (profiles[i], histories[i], reply, seed_for(seed, profiles[i].id, turn))
+            for i, reply in zip(going, replies, strict=True)
         ]
         reactions = seeker.react_batch(items)
-        histories = [
-            (*h, Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
-            for h, reply, r in zip(histories, replies, reactions, strict=True)
-        ]
+        for i, reply, r in zip(going, replies, reactions, strict=True):
+            if r.status == "ok":
+                histories[i] = (*histories[i], Turn("supporter", reply), Turn("seeker", r.text, emotion=r.emotion))
+        going = [i for i, r in zip(going, reactions, strict=True) if r.status == "ok"]
+        if not going:
+            break
+    if len(going) < len(profiles):
+        log.warning("%d of %d dialogues end early: no usable reaction", len(profiles) - len(going), len(profiles))
     return [
         Dialogue(p.id, h, situation=p.situation, problem=p.problem, emotion_type=p.emotion_type, source="self-play")
         for p, h in zip(profiles, histories, strict=True)
@@ -150,6 +162,58 @@ def success_at(felt: pd.DataFrame, thresholds: Sequence[float] = SENSITIVITY) ->
     return pd.DataFrame(rows)
 
 
+# ------------------------------------------------------------------------------------------ what a critic says
+
+
+def assess(dialogues: Sequence[Dialogue], critic: Critic) -> pd.DataFrame:
+    """The critic after every supporter turn until it says solved, where PPDPP's dialogue would end.
+
+    One row each: profile, turn, value (-1 to 1; NaN: no readable answer), solved; and the true emotion beside it, which
+    the critic never sees.
+    """
+    rows, going = [], [(d, [i for i, t in enumerate(d.turns) if t.speaker == "seeker"][1:]) for d in dialogues]
+    turn = 0
+    while going := [(d, places) for d, places in going if turn < len(places)]:
+        ends = [places[turn] for _, places in going]
+        talks = [
+            (d.situation, [Turn(t.speaker, t.text) for t in d.turns[: end + 1]])
+            for (d, _), end in zip(going, ends, strict=True)
+        ]
+        turn += 1
+        solved = set()
+        for (d, _), end, found in zip(going, ends, critic.assess_batch(talks), strict=True):
+            value = np.nan if found.value is None else found.value
+            row = {"profile": d.id, "turn": turn, "value": value, "solved": found.solved}
+            rows.append({**row, "emotion": d.turns[end].emotion})
+            solved |= {d.id} if found.solved else set()
+        going = [(d, places) for d, places in going if d.id not in solved]
+    return pd.DataFrame(rows, columns=["profile", "turn", "value", "solved", "emotion"])
+
+
+def critic_outcomes(assessed: pd.DataFrame, turns: int, success: float = SUCCESS) -> pd.DataFrame:
+    """PPDPP's outcome of each dialogue by the critic, and how far the critic and the truth agree on it.
+
+    critic_success, critic_turns (failures count as all `turns`);  agrees: the true emotion at the critic's last word
+    says the same;  tau: Kendall's tau-b of its values and the true emotion over the turns it saw (NaN where either is
+    constant);  abstained: share of turns without a readable answer.
+    """
+    rows = []
+    for name, talk in assessed.groupby("profile", sort=False):
+        solved, known = bool(talk.solved.any()), talk.dropna(subset="value")
+        varied = known.value.nunique() > 1 and known.emotion.nunique() > 1
+        rows.append(
+            {
+                "profile": name,
+                "critic_success": solved,
+                "critic_turns": int(talk.turn.max()) if solved else turns,
+                "agrees": solved == bool(talk.emotion.iloc[-1] >= success),
+                "tau": float(kendalltau(known.value, known.emotion).statistic) if varied else np.nan,
+                "abstained": float(talk.value.isna().mean()),
+            }
+        )
+    return pd.DataFrame(rows, columns=["profile", "critic_success", "critic_turns", "agrees", "tau", "abstained"])
+
+
 # ----------------------------------------------------------------------------------- what a reply does
 
 
@@ -176,6 +240,7 @@ def reply_metrics(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
                 "reflection": acts.understands >= PRESENT,
                 "stock": acts.stock >= PRESENT,
                 "repetition": acts.repeats >= PRESENT,
+                "specificity": acts.relevance,
                 "fault": acts.fault,
                 "words": len(reply.split()),
                 "fluency": float(logp),
@@ -189,6 +254,22 @@ def asks_for_advice(history: Sequence[Turn]) -> bool:
     """True if the seeker's last words ask what to do (ours; a plain pattern, so that it can be read)."""
     last = next((t.text for t in reversed(history) if t.speaker == "seeker"), "")
     return ASKS.search(last) is not None
+
+
+QUALITY = ("suggestion", "premature", "open_question", "reflection", "stock", "repetition", "specificity")
+
+
+def reply_quality(replies: pd.DataFrame) -> dict[str, Interval]:
+    """Intervals over people of what `reply_metrics` found: what is done, when, how specific, varied, fluent and long.
+
+    `first suggestion` is the turn of a person's first one, over those who got any (n says how many). `distinct-2` is
+    the share of different word pairs within a dialogue: longer dialogues have less of it, so compare equal turns.
+    """
+    numbers = (*QUALITY, "fluency", "words")
+    found = {name: clustered(replies.assign(**{name: replies[name].astype(float)}), name) for name in numbers}
+    varied = replies.groupby("profile").reply.agg(lambda own: distinct(list(own)))
+    first = replies[replies.suggestion.astype(bool)].groupby("profile").turn.min()
+    return found | {"first suggestion": t_interval(first), "distinct-2": t_interval(varied)}
 
 
 def distinct(replies: Sequence[str], n: int = 2) -> float:

@@ -1,6 +1,7 @@
 """RAPO's optimiser: GRPO on the judge's scores, blended with distillation towards the critique-conditioned teacher.
 
-A thin subclass of trl's experimental SDPOTrainer (this is the only module that imports it). Deviations, all ours:
+A thin subclass of trl's experimental SDPOTrainer (this is the only module that imports it; `training.config` has its
+configuration). Deviations, all ours:
 
 1. Feedback is about *these* rollouts. In trl it is a dataset column, read before the rewards exist; here every group
    of fresh replies goes to a `Feedback`, its scores become the rewards and its critiques the teacher's context.
@@ -12,143 +13,48 @@ A thin subclass of trl's experimental SDPOTrainer (this is the only module that 
 5. `mixing="advantage"` is SDPO's rule, trl has the loss blend alone; and trl's SDPO takes a `beta` without using it:
    here it weighs GRPO's KL to the start, which is the model without the adapter.
 6. A reply cut off at the token limit scores as the worst of its group.
-7. A broken update is dropped, a checkpoint is whole and holds all the next step depends on (`training.checkpoints`).
+7. `prefetch` samples an update early and asks about it while the one before trains; the clipped importance ratio
+   then compares with the policy that sampled.
+8. In several processes each samples and asks about whole groups of its own (`training.processes`).
+9. A broken update is dropped, a checkpoint is whole and holds all the next step depends on (`training.checkpoints`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from accelerate.utils import set_seed
+from bitsandbytes.nn import Linear4bit
 from datasets import Dataset
 from peft import LoraConfig
 from torch import Tensor
-from torch.utils.data import Sampler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
-from trl.experimental.sdpo import SDPOConfig, SDPOTrainer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from transformers.trainer_utils import SchedulerType
+from trl.experimental.sdpo import SDPOTrainer
 
 from rapo_lib.dialogue import Message
 from rapo_lib.feedback import Verdict
-from rapo_lib.models import best_dtype, device, merged
+from rapo_lib.llama.policy import Policy
+from rapo_lib.models import merged
 from rapo_lib.runs import RapoError, atomic_folder, versions
-from rapo_lib.sampling import pad_left, prompt_ids, sample_ids
+from rapo_lib.sampling import grow, pad_left, prompt_ids, start_plain
 from rapo_lib.simulation import Feedback
-from rapo_lib.training import card, checkpoints, losses, watch
+from rapo_lib.training import card, losses, processes, watch
 from rapo_lib.training.callbacks import CollapseWatch, EMATeacher, FiniteUpdates
+from rapo_lib.training.config import RAPOConfig
 from rapo_lib.training.packed import packed
 from rapo_lib.training.packing import pack, runs_of_equal
+from rapo_lib.training.prefetch import OneUpdateAhead, in_groups
+from rapo_lib.training.recovery import Recoverable
+from rapo_lib.training.teacher import teacher_prompts
 
-NOTES = ("critique", "critique_and_reaction", "critique_and_sibling")
-MIXINGS = ("loss", "advantage")
-FIXED = {  # options of trl that the loss here does not have; another value would change nothing, silently
-    "loss_type": "grpo",
-    "importance_sampling_level": "token",
-    "distillation_mode": "topk_logits",
-    "distillation_add_tail": True,
-    "teacher_sync_steps": 1,
-    "use_teacher_server": False,
-}
 CARD = ("num_generations", "learning_rate", "temperature", "max_completion_length", "distillation_weight", "mixing",
         "policy_scale", "beta", "teacher_note", "teacher_update_rate", "seed")  # fmt: skip
-FIXED_IN_SAMPLING = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}  # of the fast path
-
-
-@dataclass
-class RAPOConfig(SDPOConfig):
-    """trl's SDPOConfig with the defaults of this project; every value is ours unless marked."""
-
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "replies a step: groups x G"})
-    num_generations: int = field(default=4, metadata={"help": "G, replies in a group"})
-    max_completion_length: int = field(default=32, metadata={"help": "tokens of a reply"})
-    max_prompt_length: int | None = field(default=None, metadata={"help": "histories are cut by whole turns before"})
-    temperature: float = field(default=1.0, metadata={"help": "of sampling, and of the logits in the loss"})
-    learning_rate: float = field(default=3e-4, metadata={"help": "LoRA's"})
-    lr_scheduler_type: str = field(default="constant_with_warmup", metadata={"help": ""})
-    warmup_steps: float = field(default=2, metadata={"help": "steps"})
-    loss_type: str = field(
-        default="grpo", metadata={"help": "mean over tokens, then over replies, as the distillation"}
-    )
-    scale_rewards: str = field(default="group", metadata={"help": "advantage = (s - mean) / (std + eps)"})
-    distillation_weight: float = field(default=0.5, metadata={"help": "w: 0 is GRPO alone, 1 distillation alone"})
-    mixing: str = field(default="loss", metadata={"help": "blend the losses (trl's rule) or the advantages (SDPO's)"})
-    policy_scale: float = field(
-        default=1.0, metadata={"help": "times the policy term; 1 - w at w = 0 is the full arm without its verbal half"}
-    )
-    beta: float = field(default=0.0, metadata={"help": "weight of the KL to the start"})
-    kl_groups: int = field(
-        default=1, metadata={"help": "groups an update on which the distance from the start is measured; with beta all"}
-    )
-    distillation_mode: str = field(default="topk_logits", metadata={"help": "SDPO's: student's top-k"})
-    distillation_topk: int = field(default=50, metadata={"help": "k"})
-    distillation_alpha: float = field(default=0.5, metadata={"help": "Jensen-Shannon; SDPO's default"})
-    distillation_add_tail: bool = field(default=True, metadata={"help": "SDPO's"})
-    teacher_model_kind: str = field(default="ema", metadata={"help": "SDPO's"})
-    teacher_update_rate: float = field(default=0.05, metadata={"help": "SDPO's default"})
-    teacher_note: str = field(default="critique", metadata={"help": f"what the teacher sees: {NOTES}"})
-    use_successful_as_teacher: bool = field(default=False, metadata={"help": "a judge's ranking has no threshold"})
-    diagnostics_warning_interval: int = field(
-        default=0, metadata={"help": "trl's warnings are about a success threshold; a ranking has none"}
-    )
-    gradient_checkpointing: bool = field(
-        default=False, metadata={"help": "off: short rows, and generation needs a cache"}
-    )
-    remove_unused_columns: bool = field(default=False, metadata={"help": "profile and history reach the feedback"})
-    bf16: bool | None = field(default_factory=lambda: best_dtype() == torch.bfloat16, metadata={"help": ""})
-    use_cpu: bool = field(default_factory=lambda: device().type == "cpu", metadata={"help": ""})
-    report_to: Any = field(default="none", metadata={"help": "files only"})
-    logging_steps: float = field(default=1, metadata={"help": ""})
-    save_strategy: str = field(default="no", metadata={"help": "steps: a checkpoint every save_steps"})
-    save_total_limit: int | None = field(default=1, metadata={"help": "the last whole one is enough to go on"})
-    max_dropped_updates: int = field(default=3, metadata={"help": "in a row, then training stops"})
-    stop_on_collapse: bool = field(default=False, metadata={"help": "stop at the first sign of it (see watch)"})
-    disable_tqdm: bool | None = field(default=True, metadata={"help": ""})
-    fast: bool = field(default=True, metadata={"help": "share prompts within a group; False is trl's own path"})
-
-    def __post_init__(self) -> None:
-        for name, known in (("teacher_note", NOTES), ("mixing", MIXINGS)):
-            if getattr(self, name) not in known:
-                raise RapoError(f"unknown {name} {getattr(self, name)!r}; known: {', '.join(known)}")
-        for name, value in (FIXED | FIXED_IN_SAMPLING if self.fast else FIXED).items():
-            if getattr(self, name) != value:
-                raise RapoError(f"{name}={getattr(self, name)!r} is not done here; leave it at {value!r}")
-        super().__post_init__()
-
-
-def teacher_messages(prompt: list[Message], critique: str, reaction: str | None, sibling: str | None) -> list[Message]:
-    """The student's prompt with a note behind the seeker's last words; nothing else changes.
-
-    Placed last, the whole history stays a common prefix of the group (computed once), and the note moves this
-    small model more than one in the system message (+0.25 against +0.17 nats a token for a listening reply).
-    """
-    parts = [critique.strip()]
-    if reaction:
-        parts.insert(0, f'An earlier reply got this answer: "{reaction.strip()}"')
-    if sibling:
-        parts.append(f'A reply that was received better: "{sibling.strip()}"')
-    last = prompt[-1]
-    note = f"{last['content']}\n\n(Note to the supporter: {' '.join(parts)})"
-    return [*prompt[:-1], {**last, "content": note}]
-
-
-Note = tuple[str, str | None, str | None]  # critique, reaction, better sibling
-
-
-def verdict_notes(verdict: Verdict, replies: Sequence[str], kind: str) -> list[Note | None]:
-    """What the teacher is told about each reply of a group, or None where it sits out (an abstention)."""
-    if verdict.scores is None:
-        return [None] * len(replies)
-    best = max(range(len(replies)), key=lambda i: verdict.scores[i])
-    notes: list[Note | None] = []
-    for i, critique in enumerate(verdict.critiques):
-        reaction = verdict.reactions[i] if kind == "critique_and_reaction" and verdict.reactions else None
-        sibling = replies[best] if kind == "critique_and_sibling" and verdict.scores[best] > verdict.scores[i] else None
-        notes.append((critique, reaction, sibling) if critique.strip() else None)
-    return notes
 
 
 class CritiqueContext:
@@ -163,19 +69,14 @@ class CritiqueContext:
     ) -> dict[str, Tensor]:
         """Teacher ids and mask, left-padded prompts followed by the student's own replies, and who takes part."""
         trainer = self.trainer
-        notes = [
-            note
-            for verdict, replies in zip(trainer.verdicts, trainer.groups, strict=True)
-            for note in verdict_notes(verdict, replies, trainer.args.teacher_note)
-        ]
-        messages = [teacher_messages(p, *note) if note else p for p, note in zip(prompts, notes, strict=True)]
-        active = torch.tensor([float(note is not None) for note in notes], device=rewards.device)
+        read, noted = teacher_prompts(prompts, trainer.verdicts, trainer.groups, trainer.args.teacher_note)
+        active = torch.tensor(noted, dtype=torch.float32, device=rewards.device)
         self.last_metrics = {
-            "self_distillation/reprompt_sample_fraction": active.mean().item(),
-            "rapo/abstained": sum(v.scores is None for v in trainer.verdicts) / len(trainer.verdicts),
+            "self_distillation/reprompt_sample_fraction": trainer.everywhere(active.mean()),
+            "rapo/abstained": trainer.everywhere(fmean(v.scores is None for v in trainer.verdicts)),
         }
         tokenizer = trainer.processing_class
-        ids, mask = pad_left([prompt_ids(m, tokenizer) for m in messages], tokenizer.pad_token_id)
+        ids, mask = pad_left([prompt_ids(m, tokenizer) for m in read], tokenizer.pad_token_id)
         return {
             "teacher_input_ids": torch.cat([ids.to(rewards.device), output["completion_ids"]], dim=1),
             "teacher_attention_mask": torch.cat([mask.to(rewards.device), output["completion_mask"]], dim=1),
@@ -183,7 +84,7 @@ class CritiqueContext:
         }
 
 
-class RAPOTrainer(SDPOTrainer):
+class RAPOTrainer(OneUpdateAhead, Recoverable, SDPOTrainer):
     """Trains a LoRA policy on what a `Feedback` says about its own fresh replies.
 
     `train_dataset` has the columns of `simulation.training_row`. After `train()`, `save_adapter` writes the result.
@@ -208,6 +109,13 @@ class RAPOTrainer(SDPOTrainer):
         needed = args.generation_batch_size // args.num_generations
         if len(train_dataset) < needed:
             raise RapoError(f"{len(train_dataset)} histories are too few: a batch has {needed} groups, one for each")
+        processes.check_groups(
+            args.per_device_train_batch_size * args.steps_per_generation, args.num_generations, args.world_size
+        )
+        if args.use_vllm and any(isinstance(module, Linear4bit) for module in model.modules()):
+            raise RapoError(
+                "use_vllm sends merged weights to vLLM, and 4-bit weights cannot be merged; load them whole"
+            )
         self.feedback, self.fluency = feedback, fluency
         self.groups: list[tuple[str, ...]] = []  # this batch's replies, a tuple a group
         self.verdicts: list[Verdict] = []  # and what was said about them
@@ -223,8 +131,16 @@ class RAPOTrainer(SDPOTrainer):
         )
         self.remove_callback(PrinterCallback)  # the log history is kept; nothing prints
         self.teacher_context_builder = CritiqueContext(self)
+        self.student = Policy(self.accelerator.unwrap_model(self.model))
         if not any(p.requires_grad for p in self.model.parameters()):
             raise RapoError("no parameter is trainable; load the adapter with trainable=True or pass a LoraConfig")
+        self._replicated = args.world_size > 1  # every process holds the whole model
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self._replicated = False
+            if args.fast:
+                raise RapoError("FSDP and DeepSpeed cut up the layers that group rows are read by; set fast=False")
+        if self._replicated:
+            set_seed(args.seed, device_specific=True)  # draws of its own for each process
 
     def _setup_teacher_model(self) -> None:
         for parameter in self.model.parameters():
@@ -242,32 +158,39 @@ class RAPOTrainer(SDPOTrainer):
         runs = runs_of_equal(ids)
         if not self.args.fast or len(set(runs)) != 1:
             return super()._generate_transformers(ids)
-        self.model.eval()
-        with merged(self.model), packed(self.model):
-            replies = sample_ids(
-                self.model,
-                ids[:: runs[0]],
-                group=runs[0],
-                max_new_tokens=self.max_completion_length,
-                eos=self.eos_token_ids,
-                pad=self.processing_class.pad_token_id,
-                temperature=self.temperature,
-            )
-        self.model.train()
+        prompts, length = ids[:: runs[0]], self.max_completion_length
+        drawing = partial(
+            grow,
+            max_new_tokens=length,
+            eos=self.eos_token_ids,
+            pad=self.processing_class.pad_token_id,
+            temperature=self.temperature,
+        )
+        replies = self.student.sample(prompts, runs[0], length, drawing)
+        if replies is None:
+            self.model.eval()
+            with merged(self.model), packed(self.model):
+                replies = drawing(*start_plain(self.model, prompts, runs[0], self.processing_class.pad_token_id))
+            self.model.train()
         return ids, replies
+
+    def _generate_vllm(self, ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+        """trl sends the merged weights and subtracts the adapter again; the weights as they were come back instead."""
+        with merged(self.model):
+            return super()._generate_vllm(ids)
 
     def _calculate_rewards(
         self, inputs: list[dict[str, Any]], prompts: Any, completions: list[list[Message]], completion_ids: Any
     ) -> Tensor:
         """Scores (N, 1) of all groups from one call to the feedback; an abstained group gets NaN."""
         size = self.num_generations if self.model.training else self.num_generations_eval
-        texts = [c[0]["content"].strip() for c in completions]
-        self.groups = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
-        self.verdicts = self.feedback(inputs[::size], self.groups)
+        texts = [c[0]["content"] for c in completions]
+        self.groups = in_groups(texts, size)
+        self.verdicts = self.verdicts_on(inputs[::size], self.groups)
         self._note("rapo/repetition", fmean(map(watch.repetition, texts)))
         self._note("rapo/sameness", watch.sameness(texts))
         if self.fluency:
-            self._note("rapo/fluency", fmean(self.fluency(texts)))
+            self._note("rapo/fluency", fmean(self.fluency([text for group in self.groups for text in group])))
         scores = [s for v in self.verdicts for s in (v.scores or [float("nan")] * size)]
         scores = lowest_if_cut(scores, [ids[-1] not in self.eos_token_ids for ids in completion_ids], size)
         return self.accelerator.gather(torch.tensor(scores, device=self.accelerator.device)[:, None])
@@ -282,9 +205,9 @@ class RAPOTrainer(SDPOTrainer):
             raise NotImplementedError("this loss has no outputs to return")
         mask, k = inputs["completion_mask"], self.args.distillation_topk
         tokens = inputs["completion_ids"][mask.bool()]  # (M,)
-        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)  # (M, V)
-        where = torch.cat([tokens[:, None], student.detach().topk(k).indices], dim=1)  # (M, 1 + K)
-        picked = losses.picked_logp(student, where)
+        student = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs, self.student)  # (M, V)
+        where = torch.cat([tokens[:, None], losses.top_tokens(student.detach(), k)], dim=1)  # (M, 1 + K)
+        picked = losses.picked_logp(student, where, self.temperature)
         logp = losses.spread(picked[:, 0], mask)
         parts = self._hybrid_parts(model, picked, where, logp, inputs)
         if self.args.beta > 0:
@@ -296,9 +219,20 @@ class RAPOTrainer(SDPOTrainer):
             if not isfinite(self._note(f"rapo/{name}", value)):
                 self.updates.blame(name)
         with torch.no_grad():
-            self._note("rapo/entropy", losses.reply_mean(losses.spread(losses.entropy(student), mask), mask))
+            entropy = losses.spread(losses.entropy(student, self.temperature), mask)
+            self._note("rapo/entropy", losses.reply_mean(entropy, mask))
         loss = sum(weight * value for weight, value in parts.values())
         return loss / (self.current_gradient_accumulation_steps if self.model.training else 1)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of a micro-batch; at an update's last one, gradients are averaged over processes."""
+        if not self._replicated:
+            return super().training_step(model, inputs, num_items_in_batch)
+        with self.accelerator.no_sync(model):
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            processes.average_gradients(self.model.parameters())
+        return loss
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
         self.updates.inspect(model)
@@ -315,7 +249,9 @@ class RAPOTrainer(SDPOTrainer):
         old = inputs.get("old_per_token_logps", logp.detach())
         advantages = self.args.policy_scale * inputs["advantages"]
         heard = mask * inputs["self_distillation_mask"][:, None]
-        teacher = losses.picked_logp(self._teacher_logits(model, inputs), where) if w > 0 and heard.any() else None
+        teacher = None
+        if w > 0 and heard.any():
+            teacher = losses.picked_logp(self._teacher_logits(model, inputs), where, self.temperature)
         if self.args.mixing == "advantage":
             said = logp if teacher is None else losses.spread(teacher[:, 0], mask)
             advantages = losses.mixed_advantages(advantages, logp, said, weight=w, heard=heard)
@@ -323,8 +259,8 @@ class RAPOTrainer(SDPOTrainer):
         policy = losses.reply_mean(term, mask)
         if self.args.mixing == "advantage":
             return {"policy_loss": (1.0, policy)}
-        if teacher is None:
-            return {"policy_loss": (1 - w, policy)}
+        if teacher is None:  # every process notes the same terms
+            return {"policy_loss": (1 - w, policy)} | ({"distillation_loss": (w, policy.new_zeros(()))} if w else {})
         term = losses.distillation_term(picked[:, 1:], teacher[:, 1:], self.args.distillation_alpha)
         trust = losses.clipped_importance(logp, old, self.args.distillation_is_clip or float("inf"))
         term = losses.spread(term, mask) * trust
@@ -345,18 +281,35 @@ class RAPOTrainer(SDPOTrainer):
         with torch.no_grad(), self.accelerator.unwrap_model(self.model).disable_adapter():
             logits = self._reply_logits(model, inputs["prompt_ids"], inputs["prompt_mask"], inputs)
             mask = inputs["completion_mask"]
-            start = losses.spread(losses.token_logp(logits, inputs["completion_ids"][mask.bool()]), mask)
+            tokens = inputs["completion_ids"][mask.bool()]
+            start = losses.spread(losses.token_logp(logits, tokens, self.temperature), mask)
         old = inputs.get("old_per_token_logps", logp.detach())
         return losses.reply_mean(losses.kl_term(logp, old, start), mask)
 
-    def _reply_logits(self, model: Any, prompt_ids: Tensor, prompt_mask: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits (M, V) over the temperature that predict each real reply token after these prompts (N, P)."""
+    def _reply_logits(
+        self,
+        model: Any,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        inputs: dict[str, Tensor],
+        policy: Policy | None = None,
+    ) -> Tensor:
+        """Logits (M, V) that predict each real reply token after these prompts (N, P).
+
+        `policy` knows the adapter that is active now; without it a new one is made, for this call.
+        """
         ids, mask = inputs["completion_ids"], inputs["completion_mask"]
         width = ids.shape[1]
         if not self.args.fast:  # a row for each reply
             whole, whole_mask = torch.cat([prompt_ids, ids], dim=1), torch.cat([prompt_mask, mask], dim=1)
-            return self._forward_logits(model, whole, whole_mask, width).float()[mask.bool()]
-        rows = pack(_unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs), width)
+            return self._forward_logits(model, whole, whole_mask, width)[mask.bool()] * self.temperature  # undone
+        prompts, replies, runs = _unpadded(prompt_ids, prompt_mask), _unpadded(ids, mask), _runs(inputs)
+        if len(set(runs)) == 1:
+            policy = policy or Policy(self.accelerator.unwrap_model(self.model))
+            logits = policy.logits(prompts, replies, runs[0])
+            if logits is not None:
+                return logits
+        rows = pack(prompts, replies, runs, width)
         causal = self.accelerator.unwrap_model(self.model).get_base_model()
         where = causal.get_input_embeddings().weight
         states = causal.model(
@@ -366,71 +319,38 @@ class RAPOTrainer(SDPOTrainer):
             use_cache=False,
         ).last_hidden_state
         wanted = states.flatten(0, 1)[rows.predicts.to(where.device)[mask.bool()]]  # (M, H): padding costs nothing here
-        return causal.lm_head(wanted).float() / self.temperature
+        return causal.lm_head(wanted)
 
     def _note(self, name: str, value: Tensor | float) -> float:
         """Record a number of this step, its mean over processes, and return it."""
         mode = "train" if self.model.training else "eval"
-        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device).detach()
-        mean = self.accelerator.gather(value).mean().item()
+        mean = self.everywhere(value)
         self._metrics[mode][name].append(mean)
         return mean
 
+    def everywhere(self, value: Tensor | float) -> float:
+        """The mean of a number over all processes; every process must ask, in the same order."""
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device).detach()
+        return self.accelerator.gather(value).mean().item()
+
     # ------------------------------------------------------------------------------- going on, and the result
 
-    def train(self, resume_from_checkpoint: str | Path | None = None) -> None:
-        """Train to `max_steps`, from a checkpoint's state if one is given; one that is there already is only loaded."""
-        if resume_from_checkpoint is None:
-            super().train()
-            return
-        folder = str(resume_from_checkpoint)
-        state = TrainerState.load_from_json(str(Path(folder) / TRAINER_STATE_NAME))
-        if state.global_step < self.args.max_steps:
-            super().train(resume_from_checkpoint=folder)
-        else:  # transformers would make one update too many
-            self._load_from_checkpoint(folder)
-            self.state = state
-
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
-        self._sampler = super()._get_train_sampler(dataset)
-        return self._sampler
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self.args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        with checkpoints.staged(folder, self.args.should_save, self.accelerator.wait_for_everyone) as building:
-            self.save_model(str(building), _internal_call=True)
-            self._save_optimizer_and_scheduler(str(building))
-            self._save_scaler(str(building))
-            self._save_rng_state(str(building))
-            if self.args.should_save:
-                (building / TRAINING_ARGS_NAME).unlink(missing_ok=True)  # a pickle that nothing reads
-                self.state.save_to_json(str(building / TRAINER_STATE_NAME))
-                checkpoints.save_rest(building, *self._rest())
-        if self.args.should_save:
-            rotate_checkpoints(self.args.output_dir, self.args.save_total_limit)
-
-    def _rest(self) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
-        """What neither transformers nor trl saves: counters, and sampled batches that are not used up."""
-        used_up = self._step % (self.args.steps_per_generation * self.num_iterations) == 0
-        state = {"step": self._step, "dropped": self.updates.dropped, "in_a_row": self.updates.in_a_row}
-        return state, [] if used_up else self._buffered_inputs
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        state, batches = checkpoints.load_rest(Path(checkpoint))
-        self._step, self.updates.dropped, self.updates.in_a_row = state["step"], state["dropped"], state["in_a_row"]
-        to = self.accelerator.device
-        self._buffered_inputs = [{k: t.to(to) for k, t in batch.items()} for batch in batches] or None
-        for _ in range(int(self.state.epoch)):  # every epoch's order is drawn after the one before
-            next(iter(self._sampler))
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The warm-up rises from above 0: transformers' begins at 0, and the first update's replies taught nothing."""
+        if self.args.lr_scheduler_type != SchedulerType.CONSTANT_WITH_WARMUP or self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        rising = self.args.get_warmup_steps(num_training_steps) + 1
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda done: min(1.0, (done + 1) / rising))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def save_adapter(self, folder: Path, data: str = "", settings: Mapping[str, Any] | None = None) -> None:
-        """Write the student's adapter (safetensors) and its model card, whole or not at all.
+        """Write the student's adapter (safetensors) and its model card, whole or not at all; the first process does it.
 
         `data` says in a sentence what it was trained on, `settings` what the card shall list beside this trainer's own.
         """
+        if not self.accelerator.is_main_process:
+            return
         model = self.accelerator.unwrap_model(self.model)
         config = model.peft_config["default"]
         config.base_model_name_or_path = base = card.shown_name(config.base_model_name_or_path)

@@ -197,7 +197,8 @@ def _first_line(error: Exception) -> str:
 def merged(model: torch.nn.Module) -> Iterator[None]:
     """Inside, the active LoRA adapter is folded into full-precision weights; after, the saved weights are back.
 
-    Restoring beats subtracting: W + BA - BA differs from W in floating point. Quantised layers stay unmerged.
+    Restoring beats subtracting: W + BA - BA differs from W in floating point. Quantised layers stay unmerged, and so
+    does an adapter that is switched off.
     """
     layers = [m for m in model.modules() if isinstance(m, LoraLayer) and _is_plain(m)]
     saved = [layer.get_base_layer().weight.data for layer in layers]
@@ -214,4 +215,4 @@ def merged(model: torch.nn.Module) -> Iterator[None]:
 
 def _is_plain(layer: LoraLayer) -> bool:
     base = layer.get_base_layer()
-    return type(base) is torch.nn.Linear and not layer.merged
+    return type(base) is torch.nn.Linear and not layer.merged and not layer.disable_adapters

@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rapo_lib.grid.arms import ARMS, FULL, LABELS, WARM
@@ -163,10 +167,13 @@ def _first(block: Sequence[float], gap: float, low: float, high: float) -> float
 # -------------------------------------------------------------------------------------- differences
 
 
-def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None) -> None:
+def draw_contrasts(
+    ax: Axes, table: pd.DataFrame, unit: str, smallest: float | None = None, own: pd.DataFrame | None = None
+) -> None:
     """A row per arm of `results.contrasts_with`, a marker per seeker (filled: the one that trains); bars are intervals.
 
-    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point.
+    The shaded zone holds effects smaller than the smallest of interest. An arm without bounds is a point. `own` are
+    rows of another, short grid, drawn over it as crosses.
     """
     arms, seekers = list(dict.fromkeys(table.arm)), list(dict.fromkeys(table.seeker))
     if smallest:
@@ -179,6 +186,10 @@ def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | N
         colour, marker = COLOURS[row.arm], MARKERS[seekers.index(row.seeker)]
         ax.plot([row.low, row.high], [place, place], color=colour, linewidth=2 if first else 1.2, zorder=2)
         ax.plot(row.mean, place, marker, color=colour, markerfacecolor=colour if first else "white", zorder=3)
+    if own is not None:
+        crosses = own[own.arm.isin(arms)]
+        places = [arms.index(arm) for arm in crosses.arm]
+        ax.plot(crosses["mean"], places, "x", color="black", markersize=7, zorder=4, label="this run, one seed")
     ax.set_yticks(range(len(arms)), [LABELS[arm] for arm in arms])
     for label, arm in zip(ax.get_yticklabels(), arms, strict=True):
         label.set_color(COLOURS[arm])
@@ -186,6 +197,60 @@ def draw_contrasts(ax: Axes, table: pd.DataFrame, unit: str, smallest: float | N
     ax.grid(axis="y", visible=False)
     ax.set_xlabel(unit)
     _seeker_legend(ax, seekers)
+
+
+def draw_board(table: pd.DataFrame, titles: Mapping[str, str], labels: Mapping[str, str], anchors: set[str]) -> Figure:
+    """A panel per suite, a row per model: its headline and 95 % interval; hollow: anchors with known standing.
+
+    `table` has columns suite, model, mean, low, high; `titles` says what each suite's headline is.
+    """
+    models, suites = list(dict.fromkeys(table.model)), [s for s in titles if s in set(table.suite)]
+    size = (2.2 + 2.1 * len(suites), 0.9 + 0.34 * len(models))
+    figure, axes = plt.subplots(1, len(suites), figsize=size, sharey=True, squeeze=False)
+    for ax, suite in zip(axes.flat, suites, strict=True):
+        for row in table[table.suite == suite].itertuples():
+            place, anchor = models.index(row.model), row.model in anchors
+            colour = GREY if anchor else BLUE
+            ax.plot([row.low, row.high], [place, place], color=colour, linewidth=1.4 if anchor else 2.2, zorder=2)
+            ax.plot(row.mean, place, "o", color=colour, markerfacecolor="white" if anchor else colour, zorder=3)
+        ax.set_title(titles[suite], fontsize=9)
+        ax.grid(axis="y", visible=False)
+    axes.flat[0].set_yticks(range(len(models)), [labels.get(m, m) for m in models])
+    axes.flat[0].set_ylim(len(models) - 0.5, -0.5)
+    return figure
+
+
+def draw_heat(ax: Axes, table: pd.DataFrame, low: float, high: float) -> None:
+    """A cell per row and column of `table` with its number in it; dark is high."""
+    image = ax.imshow(table.to_numpy(dtype=float), cmap="Blues", vmin=low, vmax=high, aspect="auto")
+    for (row, column), value in np.ndenumerate(table.to_numpy(dtype=float)):
+        dark = value > low + 0.6 * (high - low)
+        ax.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    ax.set_xticks(range(table.shape[1]), table.columns, rotation=35, ha="right")
+    ax.set_yticks(range(table.shape[0]), table.index)
+    ax.grid(False)
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, pad=0.02)
+
+
+def draw_critic(axes: Sequence[Axes], rates: pd.DataFrame, values: pd.DataFrame, labels: Mapping[str, str]) -> None:
+    """Left: success by the truth (filled) and by the critic (hollow), a row per model; right: its word by true emotion.
+
+    `rates` has columns model, critic, truth; `values` emotion, mean, low, high (over people).
+    """
+    left, right = axes
+    for place, row in enumerate(rates.itertuples()):
+        left.plot([row.truth, row.critic], [place, place], color="0.7", linewidth=1.5, zorder=1)
+        left.plot(row.truth, place, "o", color=BLUE, zorder=2, label="truth" if place == 0 else None)
+        left.plot(row.critic, place, "o", color=ORANGE, markerfacecolor="none", markersize=9, zorder=3,
+                  label="critic" if place == 0 else None)  # fmt: skip
+    left.set_yticks(range(len(rates)), [labels.get(m, m) for m in rates.model])
+    left.set(xlim=(-0.03, 1.03), ylim=(len(rates) - 0.5, -0.5), xlabel="share of people whose talk is a success")
+    left.grid(axis="y", visible=False)
+    left.legend(loc="best", fontsize=8)
+    right.fill_between(values.emotion, values.low, values.high, color=ORANGE, alpha=0.15, linewidth=0)
+    right.plot(values.emotion, values["mean"], "o-", color=ORANGE, markersize=4)
+    right.axhline(0.5, color="0.6", linewidth=0.8, linestyle="--")
+    right.set(xlabel="true emotion (0-100)", ylabel="critic (-1 worse to 1 solved)", ylim=(-1.05, 1.05))
 
 
 def draw_shares(ax: Axes, table: pd.DataFrame, columns: Sequence[str], labels: Mapping[str, str]) -> None:
@@ -237,6 +302,100 @@ def draw_over_optimisation(table: pd.DataFrame, arms: Sequence[str], columns: in
     figure.legend(handles=axes.flat[0].lines[1:], loc="outside upper right", ncols=len(who), fontsize=8)
     figure.supxlabel("distance from the start (KL, nats a token)", fontsize=10)
     figure.supylabel("wins over the start", fontsize=10)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------ training
+
+
+def draw_group_row(ax: Axes, table: pd.DataFrame, positions: Sequence[int], names: Sequence[str]) -> None:
+    """Who sees whom in one group row: a cell per pair of tokens, by the segment that is seen; -1 is not seen.
+
+    `table` is (S, S), a row the token that sees; segment 0 is the shared prompt, 1, 2, ... the replies.
+    """
+    colours = ["white", "#9AA5B1", "#7DB8DD", "#F0B27A", "#8CCBB0", "#D7A3C4"]
+    ax.imshow(table, cmap=ListedColormap(colours), vmin=-1.5, vmax=len(colours) - 1.5)
+    places = range(len(names))
+    ax.set_xticks(places, names, fontsize=7)
+    ax.set_yticks(places, [f"{name}   {position}" for name, position in zip(names, positions, strict=True)], fontsize=7)
+    ax.set_xticks([p - 0.5 for p in places], minor=True)
+    ax.set_yticks([p - 0.5 for p in places], minor=True)
+    ax.grid(False, which="major")
+    ax.grid(True, which="minor", color="0.9", linewidth=0.6)
+    ax.tick_params(which="both", length=0)
+    ax.set(xlabel="token that is seen", ylabel="token that sees, and its position")
+
+
+SIGNALS = {"scalar": "scalar: advantage A (standard deviations)", "verbal": "verbal: log q − log π (nats)"}
+PUSH = LinearSegmentedColormap.from_list("push", [ORANGE, "white", BLUE])  # down, not at all, up
+TOKENS_SHOWN = 32
+
+
+def draw_token_signals(table: pd.DataFrame, titles: Mapping[int, str]) -> Figure:
+    """The replies in `titles` token by token, a line for each signal: blue where it pushes up, orange down.
+
+    `table` is `signals.group_signals`; of a long reply the first tokens are shown.
+    """
+    figure, axes = plt.subplots(len(titles), 1, figsize=(10, 1.15 * len(titles) + 1.0), squeeze=False)
+    limits = {name: max(table[name].abs().max(), 1e-6) for name in SIGNALS}
+    for ax, (reply, title) in zip(axes.flat, titles.items(), strict=True):
+        for line, name in enumerate(SIGNALS):
+            _token_line(ax, table[table.reply == reply].head(TOKENS_SHOWN), name, line, limits[name])
+        ax.set_title(title, fontsize=9)
+        ax.set(xlim=(0, None), ylim=(1.9, -0.1))
+        ax.set_yticks([0.4, 1.4], SIGNALS, fontsize=9)
+        ax.set_xticks([])
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.grid(False)
+    widest = max(ax.get_xlim()[1] for ax in axes.flat)
+    for ax in axes.flat:
+        ax.set_xlim(0, widest)
+    for name, label in SIGNALS.items():
+        scale = ScalarMappable(Normalize(-limits[name], limits[name]), PUSH)
+        figure.colorbar(scale, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.03).set_label(label, fontsize=8)
+    return figure
+
+
+def _token_line(ax: Axes, rows: pd.DataFrame, name: str, line: int, limit: float) -> None:
+    """One reply's tokens in a row, each as wide as its characters."""
+    left = 0.0
+    for token, value in zip(rows.token, rows[name], strict=True):
+        shown = token.replace("\n", "↵").replace("$", r"\$")
+        width = len(shown) + 0.5
+        ax.add_patch(Rectangle((left, line), width, 0.8, facecolor=PUSH(0.5 + value / limit / 2), edgecolor="0.85"))
+        ax.text(left + 0.25, line + 0.42, shown, family="monospace", fontsize=7, va="center")
+        left += width
+    ax.set_xlim(0, max(left, ax.get_xlim()[1]))
+
+
+WATCHED = {
+    "entropy": "entropy (nats a token)",
+    "reply_tokens": "tokens a reply",
+    "repetition": "word triples said before",
+    "sameness": "replies equal to another",
+    "distance": "KL to the start (nats a token)",
+    "fluency": "fluency (nats a token)",
+}
+
+
+def draw_watch(table: pd.DataFrame) -> Figure:
+    """A panel per number of the collapse watch: each step (thin), the window's mean, dashed where a sign begins."""
+    names = [name for name in WATCHED if (table.what == name).any()]
+    rows = math.ceil(len(names) / 3)
+    figure, axes = plt.subplots(rows, 3, figsize=(9.5, 2.3 * rows), sharex=True, squeeze=False)
+    for ax, name in zip(axes.flat, names, strict=False):
+        part = table[table.what == name]
+        ax.plot(part.step, part.value, color=BLUE, alpha=0.3, linewidth=1)
+        ax.plot(part.step, part["mean"], color=BLUE)
+        for bound in (part.low.iloc[0], part.high.iloc[0]):
+            if math.isfinite(bound):
+                ax.axhline(bound, color=ORANGE, linewidth=1.2, linestyle="--")
+        ax.set_title(WATCHED[name], fontsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for ax in axes.flat[len(names) :]:
+        ax.set_visible(False)
+    figure.supxlabel("step", fontsize=10)
     return figure
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
+from rapo_lib.chat.endpoint import check_address, check_key_name
 from rapo_lib.parameters import convert
 from rapo_lib.runs import RapoError
 
@@ -34,7 +35,8 @@ class Settings:
     weight: float = 0.3  # w, share of the distillation
     policy_scale: float = 1.0  # times the policy term; 1 - w at w = 0 is the full arm without its verbal half
     beta: float = 0.0  # weight of the KL to the start
-    teacher_note: str = "critique"
+    teacher_note: str = "critique"  # or critique_and_reaction, critique_and_sibling
+    prefetch: bool = False  # ask about an update's replies while the one before trains; for roles behind an endpoint
     lora_rank: int = 16
     eval_profiles: int = 40  # held-out people in self-play
     eval_histories: int = 160  # held-out histories in the blind comparison
@@ -43,11 +45,15 @@ class Settings:
     horizon: int = 3  # k, turns of each, the reply being the first
     seeker: str = "embedded"  # or "lm", a language model
     judge: str = "embedded"  # or "lm"
-    critic: str = "embedded"  # or "lm"
+    selector: str = "embedded"  # or "lm": who looks back over dialogues for pivotal turns
+    critic: str = "embedded"  # or "lm": who says how far a conversation has come
     lm: str = "embedded"  # the roles' language model: embedded, a folder, a hub name, or its name at lm_url
     lm_url: str = ""  # an OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; "": in this process
     lm_key: str = ""  # NAME of the environment variable with the endpoint's key
+    lm_endpoint: dict | None = None  # more of how to ask it, by the names of `chat.Endpoint`: timeout, structured, ...
     lm_in_flight: int = 16  # questions at once
+    lm_tokens: int | None = None  # room for an answer (judge: a candidate), thoughts included; None: 320, 160, 600
+    lm_resistance: str = "usual"  # low, usual or high: how hard the people it plays are to help
     lm_orders: int = 2  # orders in which the judge sees a group; 1 hides that a model goes by the place
     lm_cache: str = "read_write"  # off, read_write or replay (no model is asked)
     lm_requests: int | None = None  # budget of one notebook: questions
@@ -55,6 +61,17 @@ class Settings:
     lm_price_in: float = 0.0  # per million tokens
     lm_price_out: float = 0.0
     cell_timeout: float = 3600.0  # seconds
+
+    def __post_init__(self) -> None:
+        check_key_name(self.lm_key)
+        check_address(self.lm_url)
+        if self.lm_tokens is not None and self.lm_tokens < 1:
+            raise RapoError(f"lm_tokens must be 1 or more, not {self.lm_tokens}")
+
+    @property
+    def any_language(self) -> bool:
+        """Whether people and dialogues may be in another language than English: the embedded roles know no other."""
+        return self.seeker == self.judge == self.selector == "lm"
 
     @property
     def groups_at_once(self) -> int:
@@ -101,9 +118,26 @@ PROFILES: dict[str, dict[str, Any]] = {
         "future_histories": 96,
         "futures": 4,
         "horizon": 6,
+        "seeker": "lm",
+        "judge": "lm",
+        "selector": "lm",
+        "critic": "lm",
+        "lm": "",  # which model is for the user to say: the 135M one is no judge
         "cell_timeout": 86400.0,
     },
 }
+
+ROLES = ("seeker", "judge", "selector", "critic")
+
+
+def role_values(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a notebook's parameters that say who plays which role: `role_values(globals())` right after them."""
+    return {f.name: scope[f.name] for f in fields(Settings) if is_role_value(f.name) and f.name in scope}
+
+
+def is_role_value(name: str) -> bool:
+    """Whether a setting is about the roles."""
+    return name in ROLES or name == "lm" or name.startswith("lm_")
 
 
 def settings(profile: str, overrides: dict[str, Any] | None = None) -> Settings:

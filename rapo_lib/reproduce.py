@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_lib import report, runs
+from rapo_lib.chat.endpoint import check_address, check_key_name
 from rapo_lib.parameters import read_parameters, resolve, suggestion
 from rapo_lib.profiles import PROFILES
 from rapo_lib.progress import Progress, say
@@ -51,6 +52,8 @@ def reproduce(
     limit = cell_timeout or PROFILES[profile].get("cell_timeout", CELL_TIMEOUT)
     if limit <= 0:
         raise RapoError(f"the time limit of a cell must be more than 0 seconds, not {limit:g}")
+    for check, parameter in ((check_key_name, "lm_key"), (check_address, "lm_url")):
+        check(str((overrides or {}).get(parameter) or ""))  # before a notebook could hold a key
     name = run or profile
     run_dir = runs.run_dir(name)
     every = discover(folder)

@@ -67,6 +67,14 @@ def run_dir(run: str) -> Path:
     return outputs_dir() / run
 
 
+def published_dir(name: str) -> Path:
+    """The results `name` that come with the checkout; RapoError where the package was installed without it."""
+    place = ROOT / "outputs" / "published" / name
+    if not place.is_dir():
+        raise RapoError(f"{place} is missing; published results come with a checkout of the repository (git clone)")
+    return place
+
+
 # ---------------------------------------------------------------------------------------------- whole files
 
 

@@ -1,11 +1,14 @@
 """Sampling replies: every prompt is read once, then its group of replies grows from the shared cache."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from rapo_lib.dialogue import Message, fit_messages
+from rapo_lib.llama.sampling import Growing
+from rapo_lib.llama.weights import Llama, fold
 from rapo_lib.models import merged
 from rapo_lib.training.packed import packed
 
@@ -44,9 +47,8 @@ def draw(logits: torch.Tensor, temperature: float, generator: torch.Generator | 
     return torch.searchsorted(cumulative, u).squeeze(-1).clamp(max=logits.shape[-1] - 1)
 
 
-@torch.no_grad()
 def sample_ids(
-    model: PreTrainedModel,
+    model: PreTrainedModel | Llama,
     prompts: Sequence[Sequence[int]],
     *,
     group: int,
@@ -58,27 +60,41 @@ def sample_ids(
 ) -> list[list[int]]:
     """Sample `group` completions for each prompt; returns len(prompts) * group token lists, eos included.
 
-    The prompt is forwarded once and its key-value cache repeated over the group, so the cost of long
-    histories is paid once. Rows that have ended keep their place but no longer count.
+    The prompt is forwarded once and shared by the group, so the cost of long histories is paid once.
     """
-    where = model.get_input_embeddings().weight.device
-    ids, mask = (t.to(where) for t in pad_left(prompts, pad))  # (B, P)
-    cache = DynamicCache(config=model.config)
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    out = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        cache=cache,
-        use_cache=True,
-        logits_to_keep=1,
+    if isinstance(model, Llama):
+        feed = Growing(model, prompts, group, max_new_tokens)
+        logits = feed.first
+    else:
+        logits, feed = start_plain(model, prompts, group, pad)
+    return grow(
+        logits,
+        feed,
+        max_new_tokens=max_new_tokens,
+        eos=eos,
+        pad=pad,
+        temperature=temperature,
+        generator=generator,
     )
-    cache.batch_repeat_interleave(group)
-    logits = out.logits[:, -1].repeat_interleave(group, dim=0)  # (B * G, V)
-    mask = mask.repeat_interleave(group, dim=0)
-    position = positions[:, -1].repeat_interleave(group)
-    ends = torch.tensor(list(eos), device=where)
-    done = torch.zeros(len(logits), dtype=torch.bool, device=where)
+
+
+Feed = Callable[[torch.Tensor], torch.Tensor]  # the next token of each row (N,) -> logits of the one after (N, V)
+
+
+@torch.no_grad()
+def grow(
+    logits: torch.Tensor,
+    feed: Feed,
+    *,
+    max_new_tokens: int,
+    eos: Sequence[int],
+    pad: int,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Draw and feed until every row has ended. Rows that have ended keep their place but no longer count."""
+    ends = torch.tensor(list(eos), device=logits.device)
+    done = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     columns: list[torch.Tensor] = []
     for step in range(max_new_tokens):
         token = draw(logits, temperature, generator).masked_fill(done, pad)
@@ -86,17 +102,33 @@ def sample_ids(
         done |= torch.isin(token, ends)
         if done.all() or step == max_new_tokens - 1:
             break
-        mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-        position = position + 1
-        out = model(
-            input_ids=token[:, None],
-            attention_mask=mask,
-            position_ids=position[:, None],
-            cache=cache,
-            use_cache=True,
-        )
-        logits = out.logits[:, -1]
+        logits = feed(token)
     return [[t for t in row if t >= 0] for row in torch.stack(columns, dim=1).tolist()]
+
+
+@torch.no_grad()
+def start_plain(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], group: int, pad: int
+) -> tuple[torch.Tensor, Feed]:
+    """Read the prompts with transformers' own forward, repeat the cache over the group; first logits, how to go on."""
+    where = model.get_input_embeddings().weight.device
+    ids, mask = (t.to(where) for t in pad_left(prompts, pad))  # (B, P)
+    cache = DynamicCache(config=model.config)
+    position = (mask.cumsum(-1) - 1).clamp(min=0)
+    out = model(
+        input_ids=ids, attention_mask=mask, position_ids=position, cache=cache, use_cache=True, logits_to_keep=1
+    )
+    cache.batch_repeat_interleave(group)
+    mask, position = (t.repeat_interleave(group, dim=0) for t in (mask, position[:, -1:]))
+
+    def feed(token: torch.Tensor) -> torch.Tensor:
+        nonlocal mask, position
+        mask, position = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1), position + 1
+        return model(
+            input_ids=token[:, None], attention_mask=mask, position_ids=position, cache=cache, use_cache=True
+        ).logits[:, -1]
+
+    return out.logits[:, -1].repeat_interleave(group, dim=0), feed
 
 
 def sample_replies(
@@ -124,11 +156,11 @@ def sample_replies(
     order = sorted(range(len(tokens)), key=lambda i: -len(tokens[i]))
     generator = torch.Generator().manual_seed(seed)
     replies: list[tuple[str, ...]] = [()] * len(tokens)
-    with merged(model), packed(model):
+    with folded(model) as best:
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
             drawn = sample_ids(
-                model,
+                best,
                 [tokens[i] for i in chosen],
                 group=group,
                 max_new_tokens=max_new_tokens,
@@ -142,6 +174,17 @@ def sample_replies(
             for k, i in enumerate(chosen):
                 replies[i] = tuple(texts[k * group : (k + 1) * group])
     return replies
+
+
+@contextmanager
+def folded(model: PreTrainedModel) -> Iterator[PreTrainedModel | Llama]:
+    """The quickest form of a model to sample from, the adapter folded in; inside, leave the model itself alone."""
+    llama = fold(model, pack=True)
+    if llama is not None:
+        yield llama
+        return
+    with merged(model), packed(model):
+        yield model
 
 
 def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

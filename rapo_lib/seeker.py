@@ -81,7 +81,7 @@ class AppraisalSeeker:
         """One reaction per (profile, history, reply, seed)."""
         talks = [(profile, (*history, Turn("supporter", reply))) for profile, history, reply, _ in items]
         reactions = []
-        for (profile, history, reply, seed), heard in zip(items, self._hear(talks), strict=True):
+        for (profile, history, reply, seed), heard in zip(items, self.hear(talks), strict=True):
             told = replay(profile, heard)[1]
             rng = random.Random(repr((seed, profile.id, spoken_words(history), reply)))
             reactions.append(Reaction(word_reaction(self.bank, profile, history, told, rng), told.emotion))
@@ -89,9 +89,9 @@ class AppraisalSeeker:
 
     def emotion(self, profile: SeekerProfile, history: Sequence[Turn]) -> float:
         """How this person feels after `history`: its supporter turns replayed from the start."""
-        return replay(profile, self._hear([(profile, tuple(history))])[0])[0].emotion
+        return replay(profile, self.hear([(profile, tuple(history))])[0])[0].emotion
 
-    def _hear(self, talks: Sequence[tuple[SeekerProfile, tuple[Turn, ...]]]) -> list[list[Heard]]:
+    def hear(self, talks: Sequence[tuple[SeekerProfile, tuple[Turn, ...]]]) -> list[list[Heard]]:
         """Every supporter turn of every talk as it is heard, with one call of each model for all that is new."""
         keys = [heard_turns(turns) for _, turns in talks]
         asked = {key: turns[: len(key[0])] for (_, turns), own in zip(talks, keys, strict=True) for key in own}

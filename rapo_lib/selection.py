@@ -87,8 +87,10 @@ def readable(dialogue: Dialogue) -> bool:
 
 
 def levels(dialogue: Dialogue) -> list[float]:
-    """How the seeker sounds in each exchange, -1 to 1, from the text alone; within FLAT of 0 is 0."""
+    """How the seeker sounds in each exchange, -1 to 1, from the text alone; within FLAT of 0 is 0, unread is NaN."""
     talk = exchanges(dialogue.turns)
+    if not readable(dialogue):
+        return [float("nan")] * len(talk)
     items = [(dialogue.turns[: e.turn] if e.reply else (), e.reply, e.answer) for e in talk]
     relief = np.array([reading.relief for reading in read_batch(items)])
     return (np.sign(relief) * np.maximum(np.abs(relief) - FLAT, 0)).tolist()

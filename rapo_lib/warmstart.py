@@ -9,7 +9,7 @@ starts exactly at the warm start.
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
@@ -27,6 +27,7 @@ from rapo_lib.runs import cache_dir, stable_hash
 from rapo_lib.sampling import fit, prompt_ids
 
 log = logging.getLogger(__name__)
+Lesson = tuple[tuple[Message, ...], str]  # what is asked (system message, history), and the reply to learn
 AT_ONCE = 4  # dialogues in memory; the logits over 49k tokens are what costs
 
 
@@ -51,15 +52,14 @@ def warmstart_pairs() -> tuple[tuple[tuple[Turn, ...], str], ...]:
     return tuple((tuple(turn_from_record(t) for t in r["history"]), r["reply"]) for r in records)
 
 
-def _dataset(config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    return Dataset.from_list([_example(h, r, tokenizer, config.tokens) for h, r in warmstart_pairs()[: config.pairs]])
+def _dataset(lessons: Sequence[Lesson], config: WarmStartConfig, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    return Dataset.from_list([_example(lesson, tokenizer, config.tokens) for lesson in lessons[: config.pairs]])
 
 
-def _example(
-    history: tuple[Turn, ...], reply: str, tokenizer: PreTrainedTokenizerBase, limit: int
-) -> dict[str, list[int]]:
+def _example(lesson: Lesson, tokenizer: PreTrainedTokenizerBase, limit: int) -> dict[str, list[int]]:
     """Token ids of one dialogue; `completion_mask` is 1 on every supporter turn, for the earlier ones teach too."""
-    messages = [*fit(to_messages(history), tokenizer, limit), {"role": "assistant", "content": reply}]
+    prompt, reply = lesson
+    messages = [*fit(list(prompt), tokenizer, limit), {"role": "assistant", "content": reply}]
     ids = chat_ids(messages, tokenizer)
     mask = [0] * len(ids)
     for place, message in enumerate(messages):
@@ -79,7 +79,14 @@ def warm_start(config: WarmStartConfig, model: str = EMBEDDED) -> Path:
     key = stable_hash(
         [model, asdict(config), [[[t.text for t in h], r] for h, r in warmstart_pairs()], str(best_dtype())]
     )
-    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(config, tokenizer))
+    lessons = [(tuple(to_messages(h)), r) for h, r in warmstart_pairs()]
+    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(lessons, config, tokenizer))
+
+
+def warm_start_on(lessons: Sequence[Lesson], config: WarmStartConfig, model: str = EMBEDDED) -> Path:
+    """`warm_start` on dialogues of another kind, under a name of their own."""
+    key = stable_hash([model, asdict(config), list(lessons), str(best_dtype())])
+    return fine_tuned(f"warmstart-{key[:16]}", config, model, lambda tokenizer: _dataset(lessons, config, tokenizer))
 
 
 def fine_tuned(

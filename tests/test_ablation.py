@@ -1,23 +1,33 @@
 """Settings, arms and the tables between notebooks."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from trainers import G, tiny, train_tiny_arm
 
-from rapo_lib.ablation import ARMS, arm_settings, gather, people, read_pairs, step_metrics
+from rapo_lib.ablation import (
+    ARMS,
+    arm_settings,
+    gather,
+    people,
+    read_pairs,
+    step_metrics,
+)
+from rapo_lib.dialogue import Turn
 from rapo_lib.models import load_tokenizer, save_model
 from rapo_lib.profiles import PROFILES, Settings, settings
-from rapo_lib.runs import RapoError, hash_path
+from rapo_lib.runs import RapoError, hash_path, plain
 from rapo_lib.simulation import Rollout
 from rapo_lib.training import checkpoints
+from rapo_lib.training.rollouts import rollout_from_record, rollout_record
 
 
 def test_profiles_are_settings_with_known_names():
@@ -74,6 +84,14 @@ def test_metrics_of_a_step_by_hand():
     table = step_metrics(logged, rolled, settings("smoke", {"group": 2, "groups": 1}))
     assert table.step.tolist() == [1, 2] and table.grad_norm.tolist() == [1.0, 2.0]
     assert table.change.tolist() == [2.0, -2.0]  # (1 + 3) / 2, (0 - 4) / 2
+
+
+def test_a_reaction_that_was_marked_comes_back_unknown_from_the_rollouts():
+    marked = Rollout("p", (Turn("seeker", "Hi"),), "r", "", 35.0, math.nan, None, "")
+    again = rollout_from_record(json.loads(json.dumps(plain(rollout_record(marked)))))
+    assert math.isnan(again.emotion) and replace(again, emotion=0.0) == replace(marked, emotion=0.0)
+    table = step_metrics([{"loss": 0.1}], [again, replace(again, emotion=39.0)], settings("smoke", {"group": 2}))
+    assert table.change.tolist() == [4.0]  # over those that are known
 
 
 def test_gathered_tables_name_their_arm(tmp_path):

@@ -8,11 +8,18 @@ import pytest
 from rapo_lib.chat import Answer, ChatModel, Endpoint, LocalModel, Prices, Scripted
 from rapo_lib.dialogue import Turn, load_profiles, opening_history
 from rapo_lib.feedback import CandidateGroup, EmbeddedJudge, Verdict
-from rapo_lib.lm.calibration import agreement, calibrate_judges, calibrate_seekers
+from rapo_lib.lm.calibration import (
+    agreement,
+    calibrate_judges,
+    calibrate_seekers,
+    known_groups,
+    objections,
+    speak_english,
+)
 from rapo_lib.lm.judge import LMJudge
 from rapo_lib.lm.roles import make_roles
 from rapo_lib.lm.seeker import LMSeeker
-from rapo_lib.profiles import settings
+from rapo_lib.profiles import ROLES, role_values, settings
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply
 
@@ -98,7 +105,113 @@ def test_language_model_roles_share_one_model(tmp_path):
     roles = make_roles(settings("smoke", given), tmp_path)
     assert isinstance(roles.seeker, AppraisalSeeker) and isinstance(roles.chat.backend, Endpoint)
     assert json.loads(json.dumps(roles.facts()))["language_model"]["sent"] == 0
+    assert make_roles(settings("smoke", {"selector": "lm"}), tmp_path).select.__self__.chat is not None
     with pytest.raises(RapoError, match="unknown seeker 'gpt'; known: embedded, lm"):
         make_roles(settings("smoke", {"seeker": "gpt"}), tmp_path)
     with pytest.raises(RapoError, match="nothing to replay"):
         make_roles(settings("smoke", {"judge": "lm", "lm_cache": "replay"}), tmp_path)
+    with pytest.raises(RapoError, match="unknown resistance 'iron'; known: low, usual, high"):
+        make_roles(settings("smoke", {"seeker": "lm", "lm_resistance": "iron"}), tmp_path)
+
+
+def test_every_setting_of_the_language_model_arrives(tmp_path):
+    given = {"lm_requests": 7, "lm_money": 0.5, "lm_price_in": 1.0, "lm_price_out": 4.0, "lm_tokens": 2000,
+             "lm_resistance": "high", "lm_url": "http://localhost:1/v1", "lm_in_flight": 3,
+             "lm_key": "A_KEY"}  # fmt: skip
+    given["lm_endpoint"] = {"timeout": 300, "structured": "none", "extra": {"top_k": 5}}
+    roles = make_roles(settings("smoke", {"seeker": "lm", "judge": "lm", "selector": "lm", **given}), tmp_path)
+    assert (roles.chat.budget.requests, roles.chat.budget.money) == (7, 0.5)
+    assert roles.chat.usage.prices == Prices(input=1.0, output=4.0)
+    assert (roles.chat.backend.in_flight, roles.chat.backend.key_variable) == (3, "A_KEY")
+    assert roles.seeker.max_tokens == roles.judge.max_tokens == roles.select.__self__.max_tokens == 2000
+    assert roles.seeker.resistance == "high"
+    assert (roles.chat.backend.timeout, roles.chat.backend.structured) == (300, "none")
+    assert roles.chat.backend.identity["extra"] == {"top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [({"tiemout": 3}, "unknown option 'tiemout'; known: revision, timeout"), ({"base_url": "http://x"}, "unknown"),
+     ({"structured": "yaml"}, "json_schema or json_object or none"), ({"timeout": "long"}, "numbers"),
+     ({"extra": [1]}, "must be an object"), ({"extra": {"api_key": "sk-planted"}}, "must hold no key")],
+)  # fmt: skip
+def test_wrong_options_of_an_endpoint_are_one_clear_error(tmp_path, options, why):
+    given = {"judge": "lm", "lm_url": "http://localhost:1/v1", "lm_endpoint": options}
+    with pytest.raises(RapoError, match=why) as caught:
+        make_roles(settings("smoke", given), tmp_path)
+    assert "planted" not in str(caught.value)
+
+
+def test_the_gpu_profile_wants_a_model_to_be_named(tmp_path):
+    chosen = settings("gpu")
+    assert chosen.seeker == chosen.judge == chosen.selector == "lm" and chosen.any_language
+    with pytest.raises(RapoError, match="none is named: set `lm` to .* and `lm_url` to"):
+        make_roles(chosen, tmp_path)
+    named = settings("gpu", {"lm": "m", "lm_url": "http://localhost:1/v1"})
+    assert isinstance(make_roles(named, tmp_path).judge, LMJudge)
+    assert make_roles(settings("gpu", dict.fromkeys(ROLES, "embedded")), tmp_path).chat is None
+
+
+def test_a_judge_of_the_policys_own_kind_is_warned_about(tmp_path, caplog):
+    make_roles(settings("smoke", {"judge": "lm"}), tmp_path)  # both embedded
+    assert "a model tends to prefer its own words" in caplog.text
+
+
+def test_only_parameters_about_roles_are_taken_from_a_notebook():
+    scope = {"seeker": "lm", "lm_orders": None, "lm": "m", "groups": 3, "lmx": 1, "turns": 2}
+    assert role_values(scope) == {"seeker": "lm", "lm_orders": None, "lm": "m"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"lm_key": "sk-planted-1"}, {"lm_url": "http://sk-planted-1@x/v1"}, {"lm_url": "http://x/v1?key=sk-planted-1"},
+     {"lm_url": "http://x/v1#sk-planted-1"}, {"lm_url": "sk-planted-1"}, {"lm_url": "http://x:sk-planted-1/v1"}],
+)  # fmt: skip
+def test_settings_take_no_key_and_do_not_repeat_it(given):
+    with pytest.raises(RapoError) as caught:
+        settings("smoke", given)
+    assert "planted" not in str(caught.value) and caught.value.__cause__ is None
+
+
+# ---------------------------------------------------------------------------------------------- good enough?
+
+
+def row(**numbers):
+    good = {
+        "agreement": 0.4,
+        "low": 0.2,
+        "abstained": 0.0,
+        "flips": 0.1,
+        "contradicted": 0.0,
+        "lifted": 0.0,
+        "tokens": 9,
+    }
+    return {**good, **numbers}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({}, ""),
+        ({"tokens": 0, "flips": np.nan, "contradicted": np.nan}, ""),  # no language model: it is shown no orders
+        ({"flips": 0.5}, "flips 0.50 > 0.25"),
+        ({"abstained": 0.3, "lifted": 0.2}, "abstained 0.30 > 0.2; lifted 0.20 > 0.1"),
+        ({"low": -0.1}, "agreement may be chance"),
+        ({"low": np.nan}, "too few people to tell"),
+        ({"agreement": np.nan, "low": np.nan}, "no verdict to compare"),
+        ({"lifted": np.nan, "flips": np.nan}, "no canary tried; flips unknown"),
+    ],
+)
+def test_what_speaks_against_a_judge_is_named(numbers, said):
+    assert objections(row(**numbers)) == said
+
+
+def test_a_judge_is_laid_over_the_embedded_truth_unless_people_speak_no_english():
+    person = load_profiles("train")[0]
+    pairs, replies = [(person, opening_history(person))], [("What hurts most about it?", "Make a list.")]
+    groups, felt = known_groups(ProbeSeeker(), pairs, replies, 0)
+    truth = AppraisalSeeker().react_batch([(*pairs[0], reply, 0) for reply in replies[0]])
+    assert groups[0].reactions == tuple(r.text for r in truth) and felt == [[r.emotion for r in truth]]
+    foreign = [(person, (Turn("seeker", "我很难过，什么都不想做。"),))]
+    assert not speak_english(foreign)
+    assert "You did not ask" in known_groups(ProbeSeeker(), foreign, replies, 0)[0][0].reactions[1]

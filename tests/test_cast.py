@@ -82,7 +82,7 @@ UNUSABLE = {
     "no JSON": ("Dear diary", "not valid JSON"),
     "not English": (
         json.dumps({"dialog": [{"speaker": "usr", "text": "我很难过，什么都不想做了。"}]}),
-        "none of 1 dialogues is English; `rapo data` reads them, but the embedded seeker plays English only",
+        "none of 1 dialogues is English; .*a language model play all of them .seeker=lm judge=lm selector=lm",
     ),
     "nobody seeks": (json.dumps({"dialog": [{"speaker": "sys", "text": "Is anybody there?"}]}), "nobody to play"),
     "no dialogue": (json.dumps([{"title": "a poem"}]), "no dialogue found"),
@@ -98,6 +98,22 @@ def test_an_unusable_file_is_one_line_with_its_remedy(tmp_path, name):
     with pytest.raises(runs.RapoError, match=why) as caught:
         cast_of(str(path))
     assert str(path) in str(caught.value) and "set `corpus`" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_where_a_language_model_plays_every_role_any_language_will_do(tmp_path, caplog):
+    chinese = ("我上个月被裁员了，一直没敢告诉父母。", "你怕他们失望。", "对，每天都装作去上班，很累。")
+    path = str(esconv(tmp_path, (TALKS[0], chinese)))
+    assert len(cast_of(path).people) == 1 and "1 dialogues not English" in caplog.text
+    cast = cast_of(path, any_language=True)
+    assert [p.opening for p in cast.people] == [TALKS[0][0], chinese[0]] and len(cast.dialogues) == 2
+    assert cast.people[1].need == "先被倾听，再谈建议。" and cast.people[1].theme == "与job crisis有关。"
+    assert cast.people[0].need.startswith("To be heard")
+    stage = runs.start_stage(runs.run_dir("mixed"), "01_simulator_setup", {})
+    write_cast(stage, cast)
+    stage.finish()
+    assert len(people_of(runs.run_dir("mixed"), any_language=True)) == 2
+    with pytest.raises(runs.RapoError, match="1 of 2 people speak no English; .*seeker=lm judge=lm"):
+        people_of(runs.run_dir("mixed"))
 
 
 def test_self_play_is_with_people_from_all_over_the_file():

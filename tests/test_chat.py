@@ -317,6 +317,8 @@ def test_tokens_and_money_are_limits_too():
         model(script, budget=Budget(tokens=1_000_000)).complete([ask(t) for t in "ab"])
     with pytest.raises(RapoError, match="money must be 0 or more"):
         Budget(money=-1)
+    with pytest.raises(RapoError, match="prices must be 0 or more"):
+        Prices(output=-1.0)  # a budget in money would never be spent
 
 
 def test_usage_is_counted_by_who_asked_and_fits_a_record(tmp_path):

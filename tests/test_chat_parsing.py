@@ -78,6 +78,8 @@ def test_keeps_what_is_inside_strings():
         '{"ranking": [2, 1]}',
         "[2, 1]",
         "The ranking is 2, 1.",
+        "Answer: B",  # where the first letter among A, B and C would be an A
+        "Based on the profile, A",
         "null",
         "[" * 90_000,
         "{" * 90_000,
@@ -104,6 +106,8 @@ def test_never_makes_up_what_is_not_there(text):
         ("3.0", None),
         ("The score is 4 (range 0-4)", None),
         ("four", None),
+        ("[[90]]", None),
+        ("0.8", None),
         ('{"score": 85}', None),  # neither clamped nor full marks
         ('{"score": -1}', None),
         ('{"score": "0.8x"}', None),

@@ -37,6 +37,7 @@ def history(trainer):
         {"num_iterations": 2},  # each batch of replies serves two updates, and the checkpoint lies between them
         {"per_device_train_batch_size": G, "gradient_accumulation_steps": 2, "fast": False},
         {"per_device_train_batch_size": G, "steps_per_generation": 2},  # and two parts of it two updates
+        {"per_device_train_batch_size": G, "prefetch": True},  # four updates an epoch, replies one update old
     ],
 )
 def test_three_and_three_steps_are_six(tokenizer, tmp_path, options):

@@ -591,12 +591,14 @@ def test_halves_of_characters_never_reach_a_file_we_write() -> None:
         json.dumps(to_record(read_record(record, "x", "x").dialogue), ensure_ascii=False).encode("utf-8")
 
 
-def test_the_overview_cannot_steer_a_terminal(tmp_path: Path) -> None:
+def test_the_overview_cannot_steer_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.json"
     evil = "\x1b]0;title\x07 \x9b31m \u202e"
     talk = {"id": evil, "problem_type": evil, "dialog": [{"speaker": "usr", "text": evil}]}
     path.write_text(json.dumps([talk, {evil: 1}]), encoding="utf-8")
     assert not set(evil.replace(" ", "")) & set("\x1b\x07\x9b\u202e") & set(describe(path))
+    assert main(["data", str(tmp_path / "\x1b[31mred\n.json")]) == 1
+    assert "\x1b" not in (shown := capsys.readouterr().err) and len(shown.splitlines()) == 1
 
 
 def test_parquets_empty_fields_are_no_turns() -> None:

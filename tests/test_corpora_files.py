@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -50,6 +51,8 @@ CONTAINERS: dict[str, Callable[[], bytes]] = {
     "array with byte order mark": lambda: b"\xef\xbb\xbf" + DOCUMENT,
     "lines": lambda: JSONL,
     "lines with byte order mark": lambda: b"\xef\xbb\xbf" + JSONL,
+    "keyed by split": lambda: json.dumps({"train": [RECORD], "test": [RECORD]}).encode(),
+    "under data": lambda: json.dumps({"data": [RECORD, RECORD]}).encode(),
     "keyed by number": lambda: json.dumps({"0": RECORD, "1": RECORD}, indent=1).encode(),
     "ESC-Eval": lambda: json.dumps({"0": ["ESC-Role：Hi", "AI assitant：Hello"], "1": ["ESC-Role：Hi"]}).encode(),
     "gzip array": lambda: gzip.compress(DOCUMENT),
@@ -207,6 +210,9 @@ def test_folders_and_missing_files_are_named(tmp_path: Path) -> None:
         load_dialogues(tmp_path)
     with pytest.raises(CorpusError, match="no such file"):
         load_dialogues(tmp_path / "absent.json")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match="is a device or a pipe, not a file"):
+        load_dialogues(tmp_path / "pipe")
     with pytest.raises(CorpusError, match="cannot be opened"):
         load_dialogues(tmp_path / ("a" * 300))
 

@@ -5,10 +5,14 @@ import pytest
 
 from rapo_lib.dialogue import Dialogue, Turn, load_profiles
 from rapo_lib.evaluation import (
+    QUALITY,
     asks_for_advice,
+    assess,
+    critic_outcomes,
     distinct,
     outcomes,
     reply_metrics,
+    reply_quality,
     self_deception,
     self_play,
     success_at,
@@ -16,6 +20,7 @@ from rapo_lib.evaluation import (
     win_rates,
 )
 from rapo_lib.feedback import Verdict
+from rapo_lib.lm.critic import Assessment
 from rapo_lib.seeker import AppraisalSeeker, ProbeSeeker, probe_reply
 
 PEOPLE = load_profiles("dev")[:3]
@@ -132,3 +137,60 @@ def test_success_at_other_thresholds_by_hand():
     assert not found.loc["q"].success.any() and set(found.arm) == {"x"}
     same = success_at(felt, [70.0]).success
     assert same.tolist() == [True, False]
+
+
+# -------------------------------------------------------------------------------------- the critic beside the truth
+
+
+class Listed:
+    """A critic that says these values, turn after turn, to everybody, and keeps what it was shown."""
+
+    def __init__(self, values):
+        self.values, self.shown = values, []
+
+    def assess_batch(self, talks):
+        self.shown.append(talks)
+        place = [sum(t.speaker == "supporter" for t in turns) - 1 for _, turns in talks]
+        return [Assessment(self.values[p], {}, 0) for p in place]
+
+
+def talk(name, felt):
+    turns = [t for e in felt for t in (Turn("seeker", "x", emotion=e), Turn("supporter", "y"))][:-1]
+    return Dialogue(name, tuple(turns), situation="A cat died.")
+
+
+def test_the_critic_ends_a_dialogue_where_it_says_solved():
+    critic = Listed([-0.5, 0.6, 0.9])
+    found = assess([talk("p", [35, 45, 71, 66]), talk("q", [35, 30])], critic)
+    assert found[["profile", "turn", "value", "emotion"]].values.tolist() == [
+        ["p", 1, -0.5, 45],
+        ["q", 1, -0.5, 30],
+        ["p", 2, 0.6, 71],
+    ]
+    assert [len(talks) for talks in critic.shown] == [2, 1] and critic.shown[0][0][0] == "A cat died."
+    assert all(t.emotion is None for talks in critic.shown for _, turns in talks for t in turns), "it saw the truth"
+    ends = critic_outcomes(found, turns=8).set_index("profile")
+    assert ends.loc["p"].to_dict() == {
+        "critic_success": True, "critic_turns": 2, "agrees": True, "tau": 1.0, "abstained": 0.0}  # fmt: skip
+    assert not ends.critic_success["q"] and ends.critic_turns["q"] == 8 and ends.agrees["q"]
+
+
+def test_a_critic_that_abstains_or_errs_is_counted():
+    ends = critic_outcomes(assess([talk("p", [35, 45, 50])], Listed([None, 0.9])), turns=2).iloc[0]
+    assert ends.abstained == 0.5 and ends.critic_success and not ends.agrees and pd.isna(ends.tau)
+    backwards = critic_outcomes(assess([talk("p", [35, 45, 50, 55])], Listed([0.2, 0.1, -0.3])), turns=3).iloc[0]
+    assert backwards.tau == -1.0 and backwards.agrees  # both say: not solved
+
+
+def test_reply_quality_by_hand():
+    row = dict.fromkeys((*QUALITY, "fluency"), 0.0) | {"suggestion": False, "words": 4}
+    rows = [
+        {**row, "profile": "p", "turn": 1, "reply": "a b a b", "specificity": 0.2},
+        {**row, "profile": "p", "turn": 2, "reply": "c d", "suggestion": True, "words": 2, "specificity": 0.6},
+        {**row, "profile": "q", "turn": 1, "reply": "a b", "specificity": 0.9},
+    ]
+    found = reply_quality(pd.DataFrame(rows))
+    assert found["specificity"].mean == pytest.approx((0.4 + 0.9) / 2) and found["specificity"].n == 2
+    assert found["suggestion"].mean == 0.25 and found["words"].mean == 3.5
+    assert (found["first suggestion"].mean, found["first suggestion"].n) == (2.0, 1)
+    assert found["distinct-2"].mean == pytest.approx((3 / 4 + 1) / 2)  # p: ab, ba, ab, cd

@@ -15,17 +15,30 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rapo_lib import runs
-from rapo_lib.ablation import people
+from rapo_lib.ablation import load_policy, people
 from rapo_lib.cli import main
-from rapo_lib.dialogue import Dialogue, Turn
+from rapo_lib.dialogue import Dialogue, Turn, to_record
+from rapo_lib.evaluation import self_play
 from rapo_lib.grid import results
 from rapo_lib.grid import run as grid
+from rapo_lib.grid.adopt import adopt
 from rapo_lib.grid.arms import ARMS, WARM
 from rapo_lib.grid.cell import SEEKERS, cell_folder, prepare, random_histories, read_asked, run_cell, selected_histories
 from rapo_lib.grid.claims import INCONCLUSIVE, NOT_TESTABLE, shipped_claims
-from rapo_lib.grid.run import Plan, belong_together, finished_cells, merge, parse_arms, parse_seeds, run_grid, shard
+from rapo_lib.grid.run import (
+    Plan,
+    belong_together,
+    finished_cells,
+    fits,
+    merge,
+    parse_arms,
+    parse_seeds,
+    run_grid,
+    shard,
+)
 from rapo_lib.models import load_tokenizer
 from rapo_lib.runs import RapoError
+from rapo_lib.seeker import AppraisalSeeker
 
 SMALL = {
     "warm_start": False,
@@ -228,6 +241,63 @@ def test_an_adapter_of_an_earlier_plan_is_not_measured_as_this_one(copied):
     assert runs.read_json(place / "arm.json")["settings"]["learning_rate"] == 0.1
 
 
+def test_a_short_cell_is_measured_by_the_training_seeker_alone_and_stands_apart(copied):
+    short = dataclasses.replace(copied, short=True)
+    with pytest.raises(RapoError, match="measured by appraisal, evaluator"):
+        run_grid(short)
+    shutil.rmtree(copied.folder / "cells")
+    place = run_cell(copied.folder, "full", 0, short.settings_of("full"), "dev", short=True)
+    assert {p.stem for p in place.glob("*.csv")} == {"metrics", "trajectories", "outcomes", "replies", "samples"}
+    assert set(pd.read_csv(place / "outcomes.csv").seeker) == {"appraisal"}
+    with pytest.raises(RapoError, match="measured by appraisal"):
+        fits(place, copied, "full")
+
+
+# ------------------------------------------------------------------------- what the notebooks have made already
+
+
+@pytest.fixture
+def run(made, start, tmp_path):
+    """A run whose notebooks made what the grid `made` has made for itself."""
+    chosen, seeker, place = made.settings_of(), AppraisalSeeker(), tmp_path / "run"
+    policy = load_policy(chosen, None)
+    for folder, split, count in (
+        ("01_simulator_setup", "train", chosen.setup_profiles),
+        ("04_hybrid_training/evaluation_warm_start", "dev", chosen.eval_profiles),
+    ):
+        dialogues = self_play(policy, people(split, count), seeker, turns=chosen.turns, seed=0)
+        runs.write_jsonl(place / folder / "dialogues.jsonl", [to_record(d) for d in dialogues])
+    runs.write_jsonl(place / "01_simulator_setup/profiles.jsonl", [to_record(p) for p in people("train")])
+    shutil.copytree(made.folder / "inputs", place / "02_turn_selection")
+    (place / "02_turn_selection/selected.jsonl").rename(place / "02_turn_selection/histories.jsonl")
+    shutil.copytree(made.folder / "adapters/full/seed-0", place / "04_hybrid_training/full")
+    return place
+
+
+def test_a_grid_takes_over_from_a_run_what_it_would_make_itself(made, start, run, tmp_path):
+    plan = plan_of(start, tmp_path / "taken")
+    adopt(plan, run, 0)
+    adopt(plan, run, 0)  # what is there stays
+    for name in ("selected", "random", "asked"):
+        path = f"inputs/{name}.jsonl"
+        assert (plan.folder / path).read_bytes() == (made.folder / path).read_bytes(), name
+    before = runs.hash_path(plan.folder / "adapters")
+    run_cell(plan.folder, "full", 0, plan.settings_of("full"), "dev", short=True)
+    assert runs.hash_path(plan.folder / "adapters") == before, "trained again"
+
+
+def test_a_run_that_trained_on_other_histories_is_refused(start, run, tmp_path):
+    path = run / "02_turn_selection/histories.jsonl"
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[1:]), encoding="utf-8")
+    with pytest.raises(RapoError, match="other histories"):
+        adopt(plan_of(start, tmp_path / "taken"), run, 0)
+
+
+def test_a_run_without_its_notebooks_says_which_to_run(start, tmp_path):
+    with pytest.raises(RapoError, match="02_turn_selection"):
+        adopt(plan_of(start, tmp_path / "taken"), tmp_path / "nothing", 0)
+
+
 # -------------------------------------------------------------------------------------- what is refused
 
 
@@ -347,3 +417,12 @@ def test_a_failed_cell_is_reported_and_stops_nothing(start, outputs, capsys):
     assert code == 1 and "1 cells failed" in said.err
     assert "critiques_across seed 0: " in said.err and "use more groups a step" in said.err
     assert [p.parent.name for p in finished_cells(outputs / "failing" / "ablate")] == [WARM, "full"]
+
+
+def test_the_grid_measures_with_the_embedded_roles_whatever_the_profile(tmp_path):
+    plan = Plan(folder=tmp_path, profile="gpu", arms=("full",), seeds=(0,))
+    for chosen in (plan.settings_of(), plan.settings_of("full")):
+        assert chosen.seeker == chosen.judge == chosen.selector == "embedded"
+    for name in ("seeker", "full.lm_orders", "lm"):
+        with pytest.raises(RapoError, match="trains with the embedded seeker and judge"):
+            Plan(folder=tmp_path, profile="smoke", arms=("full",), seeds=(0,), overrides={name: "lm"})

@@ -1,17 +1,23 @@
 """The trainer on a tiny random Llama with the real tokenizer: what is seen, what moves, and equality with trl."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
+from bitsandbytes.nn import Linear4bit
 from datasets import Dataset
 from trainers import CRITIQUE, G, Scripted, batch_of, gradients, make, rows, stir, tiny
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.sdpo import SDPOTrainer
+from trl.generation.vllm_generation import VLLMGeneration
 
 from rapo_lib.feedback import Verdict
-from rapo_lib.hybrid import RAPOConfig, lowest_if_cut, teacher_messages, verdict_notes
-from rapo_lib.models import load_adapter, load_tokenizer
+from rapo_lib.hybrid import RAPOConfig, lowest_if_cut
+from rapo_lib.models import load_adapter, load_tokenizer, merged
 from rapo_lib.runs import RapoError
 from rapo_lib.sampling import draw, sample_ids
+from rapo_lib.training.teacher import teacher_messages, verdict_notes
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +141,13 @@ def test_equal_scores_give_exactly_zero_policy_gradient(tokenizer, tmp_path):
     assert all(g.abs().max() == 0 for g in found.values())
 
 
+def test_the_warm_up_rises_to_the_rate_and_no_update_is_lost(tokenizer, tmp_path):
+    trainer = make(tokenizer, tmp_path, max_steps=4, warmup_steps=2, learning_rate=0.3)
+    trainer.train()
+    rates = [e["learning_rate"] for e in trainer.state.log_history if "loss" in e]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.3])
+
+
 def test_two_runs_with_one_seed_agree(tokenizer, tmp_path):
     logs = []
     for _ in range(2):
@@ -161,11 +174,16 @@ def same(one, other, tolerance=1e-6):
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 def test_both_paths_give_the_loss_and_gradients_of_trls_sdpo(tokenizer, tmp_path, weight, alpha):
-    """Group rows, a row for each reply, and trl's own loss."""
+    """From what sampling remembers, computed anew, a row for each reply, and trl's own loss."""
     trainer = make(tokenizer, tmp_path, distillation_weight=weight, distillation_alpha=alpha, distillation_topk=20)
-    batch = batch_of(trainer)
     stir(trainer)
+    batch = batch_of(trainer)
+    remembered = gradients(trainer, batch)
+    assert trainer.student.has_remembered
+    trainer.student.forget()
     fast = gradients(trainer, batch)
+    assert not trainer.student.has_remembered
+    same(remembered, fast)
     trainer.args.fast = False
     same(fast, gradients(trainer, batch))
     same(fast, gradients(trainer, batch, lambda model, batch: SDPOTrainer.compute_loss(trainer, model, batch)))
@@ -346,6 +364,40 @@ def test_drawing_follows_the_distribution():
     drawn = draw(p.log().repeat(20000, 1), 1.0, g)
     share = torch.bincount(drawn, minlength=4) / 20000
     assert share[1] == 0 and (share - p).abs().max() < 0.015
+
+
+def test_vllm_gets_the_merged_weights_and_the_base_stays_as_it_was(tokenizer, tmp_path):
+    """trl's own walk over the parameters, which merges and subtracts; the engine that takes them is not here."""
+    trainer = make(tokenizer, tmp_path, model=tiny(tokenizer).to(torch.bfloat16))
+    stir(trainer)
+    before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
+    whole = SimpleNamespace(gather_params=lambda _: nullcontext(), is_fsdp=False)
+    walk = SimpleNamespace(model=trainer.model, _dist=whole, _fix_param_name_to_vllm=lambda name, **_: name)
+    sent = {}
+
+    class Engine:
+        def sync_weights(self):
+            sent.update((n, p.clone()) for n, p in VLLMGeneration._iter_named_params(walk))
+
+        def generate(self, prompts, **_):
+            return prompts, [[5, 6]] * len(prompts), None, None
+
+    trainer.vllm_generation, trainer._last_loaded_step = Engine(), -1
+    assert trainer._generate_vllm([[1, 2], [1, 2]])[1] == [[5, 6], [5, 6]]
+    assert all(torch.equal(p, before[n]) for n, p in trainer.model.named_parameters())
+    with merged(trainer.model):
+        wanted = dict(trainer.model.get_base_model().named_parameters())
+        assert sent.keys() == {n.replace(".base_layer", "") for n in wanted if "lora_" not in n}
+        assert all(torch.equal(sent[n.replace(".base_layer", "")], p) for n, p in wanted.items() if "lora_" not in n)
+    named = dict(trainer.model.get_base_model().named_parameters())
+    assert any(not torch.equal(sent[n.replace(".base_layer", "")], p) for n, p in named.items() if "lora_" not in n)
+
+
+def test_vllm_does_not_take_4_bit_weights(tokenizer, tmp_path):
+    model = tiny(tokenizer)
+    model.model.layers[0].mlp.up_proj = Linear4bit(16, 32)
+    with pytest.raises(RapoError, match="4-bit weights cannot be merged"):
+        make(tokenizer, tmp_path, model=model, use_vllm=True)
 
 
 def test_the_adapter_is_saved_alone_loads_back_and_merges(tokenizer, tmp_path):

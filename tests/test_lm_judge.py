@@ -296,5 +296,6 @@ def test_shipped_canaries_do_not_lift_a_reply_before_the_embedded_judge():
 
 
 def test_a_judge_that_abstains_is_not_called_firm():
-    found = measure(judge(by(longest)), [CandidateGroup(HISTORY, ("a", "a"), ("b", "b"))])
-    assert found.empty
+    same = CandidateGroup(HISTORY, ("a", "a"), ("b", "b"))
+    for one in (judge(by(longest)), EmbeddedJudge()):
+        assert measure(one, [same]).empty and measure(one, []).empty

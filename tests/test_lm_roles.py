@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rapo_lib.chat import ChatModel, Failure, Scripted
-from rapo_lib.dialogue import Dialogue, Turn
+from rapo_lib.dialogue import Dialogue, Turn, language_of
 from rapo_lib.lm.critic import VALUES, LMCritic, assessment
-from rapo_lib.lm.prompts import language_of, load_prompt
+from rapo_lib.lm.prompts import load_prompt
 from rapo_lib.lm.selection import LMSelector, eligible, windows
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_counted_and_leaves_the_mean_alone():
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ["seeker", "judge", "selector", "critic"])
+@pytest.mark.parametrize("name", ["seeker", "judge", "selector", "critic", "social"])
 def test_every_prompt_has_a_version_and_a_hash(name, language):
     prompt = load_prompt(name, language)
     assert prompt.tag == f"{name}.{language}.v{prompt.version}#{prompt.digest[:8]}" and int(prompt.version) >= 1

@@ -12,6 +12,7 @@ from rapo_lib.dialogue import Disclosure, SeekerProfile, Turn, load_profiles, op
 from rapo_lib.evaluation import self_play
 from rapo_lib.lm.prompts import load_prompt
 from rapo_lib.lm.seeker import LMSeeker, flaw, latest, tidy
+from rapo_lib.runs import RapoError
 
 PERSON = load_profiles("train")[0]
 OPENING = opening_history(PERSON)
@@ -123,6 +124,43 @@ def test_a_long_history_keeps_its_opening_and_its_end():
     assert len(kept) == 40 and kept[0] == 0 and kept[1:] == list(range(62, 101))
 
 
+@pytest.mark.parametrize("person", [PERSON, CHINESE], ids=["en", "zh"])
+def test_how_hard_a_person_is_to_help_is_told_and_is_another_question(person):
+    systems = set()
+    for resistance in ("low", "usual", "high"):
+        lm, script = seeker(lambda reply: feels(0), resistance=resistance)
+        lm.react_batch([(person, opening_history(person), "Hm.", 0)])
+        system = script.requests[0].messages[0]["content"]
+        part = load_prompt("seeker", "zh" if person is CHINESE else "en").parts[f"resistance {resistance}"]
+        assert part in system and "$" not in system
+        systems.add(system)
+    assert len(systems) == 3
+    with pytest.raises(RapoError, match="unknown resistance"):
+        seeker(feels, resistance="none")
+
+
+def test_a_dialogue_ends_where_the_seeker_gives_no_usable_reaction(caplog):
+    other = load_profiles("train")[1]
+    said = iter(["The evenings are long since then.", "My sister rang once.", "I have not opened the letters."])
+
+    def respond(reply):
+        return "no" if reply == "stop" else feels(1, next(said))
+
+    lm, _ = seeker(respond)
+    asked = []
+
+    def policy(histories, seed):
+        asked.append(len(histories))
+        return ["stop" if len(h) == 3 and h[0].text == other.opening else "go on" for h in histories]
+
+    whole, short = self_play(policy, [PERSON, other], lm, turns=2)
+    assert (len(whole.turns), len(short.turns), asked) == (5, 3, [2, 2])
+    assert not any(math.isnan(t.emotion) for t in short.turns if t.speaker == "seeker")
+    assert "1 of 2 dialogues end early" in caplog.text
+    lm, _ = seeker(lambda reply: "no")
+    assert [len(d.turns) for d in self_play(policy, [PERSON], lm, turns=3)] == [1]
+
+
 # ---------------------------------------------------------------------------------------------- leaving the role
 
 REPLY = "It makes sense that you are frightened of losing the place where you were needed."
@@ -216,6 +254,12 @@ def test_an_answer_without_a_change_is_marked_and_nobody_else_is_harmed(said):
     good, bad = lm.react_batch([(PERSON, OPENING, "good", 0), (PERSON, OPENING, "bad", 0)])
     assert good.emotion == PERSON.start + 2
     assert bad.text == "" and math.isnan(bad.emotion) and bad.status != "ok"
+
+
+@pytest.mark.parametrize(("written", "change"), [("+5", 5), ("-10", -10), ("0", 0)])
+def test_a_change_is_read_from_its_field_with_its_sign(written, change):
+    lm, _ = seeker(lambda reply: f'From 40 to 45, so: {{"change": {written}, "reaction": "{SAID}"}}')
+    assert lm.react_batch([(PERSON, OPENING, "good", 0)])[0].emotion == PERSON.start + change
 
 
 def test_a_failed_transport_is_tried_again_next_time():

@@ -222,5 +222,24 @@ def test_reply_mean_counts_replies_alike_and_masked_ones_as_zero():
     assert losses.reply_mean(values, mask).item() == pytest.approx(7 / 3)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), k=st.integers(1, 6), temperature=st.sampled_from([0.5, 1.0]))
+def test_top_tokens_and_picked_values_by_their_definitions(seed, k, temperature):
+    """A vocabulary of several blocks and more rows than are worked on at once."""
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, 5, 10 * losses.BLOCK, generator=g)
+    where = losses.top_tokens(logits, k)
+    assert torch.equal(logits.gather(-1, where), logits.topk(k).values)
+    expected = torch.log_softmax(logits / temperature, dim=-1)
+    assert torch.allclose(losses.picked_logp(logits, where, temperature), expected.gather(-1, where), atol=1e-5)
+    assert torch.allclose(losses.entropy(logits, temperature), -(expected.exp() * expected).sum(-1), atol=1e-4)
+
+
+def test_picking_one_token_twice_adds_its_gradients():
+    logits = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+    where = torch.tensor([[2, 2, 5], [0, 6, 6], [1, 2, 3]])
+    assert gradcheck(lambda z: losses.picked_logp(z, where, 0.7).sin(), logits)
+
+
 def test_entropy_of_a_uniform_distribution():
     assert losses.entropy(torch.zeros(1, 1, 8)).item() == pytest.approx(math.log(8))

@@ -89,6 +89,11 @@ def test_folding_an_adapter_in_and_out_leaves_no_trace(tiny_llama):
         again = model(ids).logits
     assert torch.allclose(apart, together, atol=1e-5) and torch.equal(apart, again)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    with torch.no_grad(), model.disable_adapter():
+        start = model(ids).logits
+        with merged(model):
+            assert torch.equal(model(ids).logits, start)
+    assert not torch.allclose(start, apart, atol=1e-3)
 
 
 def test_packed_layers_give_the_same_logits_and_leave_no_trace(embedded):

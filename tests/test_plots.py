@@ -13,8 +13,11 @@ from matplotlib.colors import to_hex, to_rgb
 from rapo_lib.grid.arms import ARMS, LABELS, PRIMARY, WARM
 from rapo_lib.plots import (
     COLOURS,
+    draw_board,
     draw_contrasts,
+    draw_critic,
     draw_curves,
+    draw_heat,
     draw_over_optimisation,
     draw_panels,
     draw_rates,
@@ -176,3 +179,38 @@ def test_samples_are_escaped_and_side_by_side():
     assert "&mdash;" in page  # nothing was said
     heads = [page.index(LABELS[name]) for name in (WARM, "full", "dpo")]
     assert heads == sorted(heads)
+
+
+# --------------------------------------------------------------------------------------- evaluation
+
+
+def test_a_board_draws_every_result_in_its_panel():
+    rows = [("safety", "m", 0.4), ("safety", "probe", 1.0), ("selfplay", "m", 9.0)]
+    table = pd.DataFrame(rows, columns=["suite", "model", "mean"]).assign(low=0.1, high=1.5, n=4)
+    figure = draw_board(
+        table, {"selfplay": "Self-play", "sotopia": "Goals", "safety": "Safety"}, {"m": "mine"}, {"probe"}
+    )
+    drawn = {ax.get_title(): ax for ax in figure.axes}
+    assert list(drawn) == ["Self-play", "Safety"] and [len(ax.lines) for ax in figure.axes] == [2, 4]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["mine", "probe"]
+    points = [line for line in drawn["Safety"].lines if line.get_marker() == "o"]
+    assert [p.get_xdata()[0] for p in points] == [0.4, 1.0] and points[1].get_markerfacecolor() == "white"
+    plt.close(figure)
+
+
+def test_a_heat_map_says_its_numbers(ax):
+    draw_heat(ax, pd.DataFrame({"a": [1.0, 4.94], "b": [2.0, 3.0]}, index=["x", "y"]), 1.0, 5.0)
+    assert [t.get_text() for t in ax.texts] == ["1.0", "2.0", "4.9", "3.0"]
+    assert ax.texts[0].get_color() == "black" and ax.texts[2].get_color() == "white"
+
+
+def test_critic_against_truth():
+    figure, axes = plt.subplots(1, 2)
+    rates = pd.DataFrame({"model": ["a", "b"], "truth": [0.2, 0.8], "critic": [0.3, 0.3]})
+    values = pd.DataFrame({"emotion": [25, 75], "mean": [-0.4, 0.6], "low": [-0.5, 0.5], "high": [-0.3, 0.7]})
+    draw_critic(axes, rates, values, {"a": "first"})
+    assert [t.get_text() for t in axes[0].get_yticklabels()] == ["first", "b"]
+    points = [line.get_xdata()[0] for line in axes[0].lines if line.get_marker() == "o"]
+    assert points == [0.2, 0.3, 0.8, 0.3]
+    assert axes[1].lines[0].get_ydata().tolist() == [-0.4, 0.6]
+    plt.close(figure)

@@ -121,3 +121,8 @@ def test_emotions_by_exchange_and_none_for_a_corpus():
     assert emotions(opened) == [30.0, 34.0] and len(exchanges(opened.turns)) == 2
     assert np.isnan(emotions(Dialogue("c", given("s1", "r1", "s2")))).all()
     assert histories_of([Dialogue("a", felt)], [PivotalTurn("a", 1, 0, 1, "")], 1)[0][1] == (Turn("seeker", "s1"),)
+
+
+def test_levels_of_a_language_we_cannot_read_are_unknown():
+    talk = Dialogue("zh", (Turn("seeker", "我很难过。"), Turn("supporter", "嗯。"), Turn("seeker", "好一点了。")))
+    assert np.isnan(levels(talk)).tolist() == [True, True]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rapo_lib.sotopia.lessons
 from rapo_lib.corpora import load_dialogues
 from rapo_lib.dialogue import Turn
 from rapo_lib.evaluation import self_play, trajectories
 from rapo_lib.runs import RapoError, write_jsonl
 from rapo_lib.seeker import Reaction
 from rapo_lib.sotopia.episode import (
-    demonstrations,
     episode_log,
     episodes_table,
     play,
@@ -25,6 +25,8 @@ from rapo_lib.sotopia.episode import (
 from rapo_lib.sotopia.games import Bargain, Concerns, Option, Plan, Point, game_from_record
 from rapo_lib.sotopia.goals import DIMENSIONS, State, beginning, goal, overall, progress, replay, step
 from rapo_lib.sotopia.hearing import Action, Heard, Said, hear_batch, read_action
+from rapo_lib.sotopia.lessons import scripts
+from rapo_lib.sotopia.lessons import shown as acted
 from rapo_lib.sotopia.partner import SotopiaPartner, wording
 from rapo_lib.sotopia.scenarios import (
     FAMILIES,
@@ -483,12 +485,26 @@ def test_the_suite_and_self_play_agree():
     assert felt.to_dict() == table.set_index("scenario").progress.to_dict()
 
 
-def test_demonstrations_are_whole_talks_of_train_scenarios():
-    pairs = demonstrations()
-    assert {s.id for s, _, _ in pairs} == {s.id for s in load_scenarios("train")} and len(pairs) >= 32
-    for scene, history, reply in pairs:
-        assert history[-1].speaker == "seeker" and history[0].text == scene.opening and reply in scene.demonstration
-    assert len({(s.id, reply) for s, _, reply in pairs}) == len(pairs)
+def test_the_scripts_are_of_train_scenarios():
+    assert {s.id for s, _ in scripts()} == {s.id for s in load_scenarios("train")}
+    assert len({lines for _, lines in scripts()}) == len(scripts()) >= 40
+    assert all(len(lines) >= 2 and all(0 < len(line.split()) <= 32 for line in lines) for _, lines in scripts())
+
+
+@pytest.mark.slow
+def test_every_script_reaches_its_goal():
+    for scene, lines in scripts():
+        assert goal(scene.game, SotopiaPartner().state(scene, acted(scene, lines))) >= 5, (scene.id, lines)
+
+
+def test_lessons_are_whole_talks_with_all_that_our_side_may_see(monkeypatch):
+    monkeypatch.setattr(rapo_lib.sotopia.lessons, "scripts", lambda: scripts()[5:7])
+    found = rapo_lib.sotopia.lessons.lessons()
+    assert len(found) == 2 * rapo_lib.sotopia.lessons.WORDINGS
+    for (prompt, reply), (scene, lines) in zip(found, scripts()[5:7] * 2, strict=True):
+        assert prompt[0] == {"role": "system", "content": scene.prompt} and prompt[-1]["role"] == "user"
+        said = [m["content"] for m in prompt if m["role"] == "assistant"] + [reply]
+        assert said == list(lines[: len(said)]) and len(said) >= 2
 
 
 def test_a_training_row_holds_our_goal_and_not_the_partners():

@@ -12,7 +12,7 @@ from rapo_lib.dialogue import Turn
 from rapo_lib.feedback import CandidateGroup
 from rapo_lib.simulation import SimulatedFeedback
 from rapo_lib.sotopia.episode import sotopia_row
-from rapo_lib.sotopia.judge import SocialJudge, gave_in, moved, reply_mark
+from rapo_lib.sotopia.judge import SocialJudge, gave_in, moved, reaction_merit, reply_mark
 from rapo_lib.sotopia.partner import SotopiaPartner
 from rapo_lib.sotopia.scenarios import load_scenarios
 
@@ -37,6 +37,25 @@ def test_reactions_in_words_that_the_partner_never_uses():
     assert order == ["convinced", "opened", "refused", "insulted", "left"]
 
 
+@pytest.mark.parametrize(
+    ("reaction", "merit"),
+    [
+        ("No deal, sorry.", -0.3),
+        ("It is $240, as the tag says.", 0.0),  # no agreement
+        ("Tuesday it is!", 0.8),
+        ("The first one is good, I'm glad that is behind us.", 0.8),
+        ("We had a great deal of rain.", 0.0),
+        ("That's one problem less for me.", 0.6),
+        ("What did you say? A party?", -0.8),
+        ("Nobody may speak to me like that.", -0.8),
+        ("I'm set on Monday, honestly.", -0.3),
+        ("Noon would be possible.", 0.2),
+    ],
+)
+def test_what_the_other_means(reaction, merit):
+    assert reaction_merit((Turn("seeker", "Hello."),), "Well?", reaction) == merit
+
+
 def test_a_number_that_moves_towards_ours_counts():
     assert moved(ASK, "Would you take $150?", "I could do $216.") == pytest.approx(0.1)
     assert moved(ASK, "I'll give you $300.", "I could do $216.") == pytest.approx(-0.1)
@@ -44,6 +63,27 @@ def test_a_number_that_moves_towards_ours_counts():
     assert moved(ASK, "Hello.", "Hello.") == 0.0
     order = ranked(ASK, little="Fair point. I could do $230.", much="Fair point. I could do $180.")
     assert order == ["much", "little"]
+
+
+def test_of_a_share_our_part_counts():
+    songs = (Turn("seeker", "10 songs for us, 2 songs for you."),)
+    reply = "How about 6 songs for us?"
+    steps = [
+        moved(songs, reply, words)
+        for words in (
+            "I'm staying with 2 songs for you and 10 songs for me.",
+            "I can move a little: 3 songs for you.",
+            "You could have 5 songs, and I'd keep 7 songs.",
+            "Agreed, 6 songs for you and 6 songs for me.",
+        )
+    ]
+    assert steps == pytest.approx([0, 1 / 3, 3 / 5, 2 / 3])
+    assert moved(songs, reply, "No, I need my 10 songs.") == 0.0  # theirs
+    assert moved(songs, "You can have 6 songs.", "Let's say 4 songs for you.") == 0.5
+    assert gave_in(songs, "Deal.", "Agreed, 2 songs for you and 10 songs for me.")
+    later = (*songs, Turn("supporter", "I'd take 6 songs."), Turn("seeker", "You get 4 songs, I keep 8 songs."))
+    assert not gave_in(later, "Deal.", "All right, you take 4 songs.")
+    assert moved(ASK, "Would you take $150?", "I'd take $216.") == pytest.approx(0.1)  # a price is nobody's share
 
 
 def test_taking_the_first_offer_is_no_success():

@@ -56,11 +56,11 @@ def rows():
     return [training_row(p, [Turn("seeker", p.opening[: 30 + 10 * i])]) for i, p in enumerate(people)]
 
 
-def make(tokenizer, tmp_path, feedback=None, fluency=None, model=None, **options):
+def make(tokenizer, tmp_path, feedback=None, fluency=None, model=None, kind=RAPOTrainer, **options):
     """The trainer on the tiny model; two groups of G a step."""
     settings = {"max_steps": 2, "per_device_train_batch_size": 2 * G, "num_generations": G, "max_completion_length": 6,
                 "learning_rate": 0.1, "warmup_steps": 0, "bf16": False, "seed": 3, **options}  # fmt: skip
-    return RAPOTrainer(
+    return kind(
         model or tiny(tokenizer),
         feedback or Scripted(),
         args=RAPOConfig(output_dir=str(tmp_path), **settings),

@@ -1,5 +1,6 @@
 """What the answers cost: counters for the record, and limits that stop a run before it costs more."""
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +17,10 @@ class Prices:
 
     input: float = 0.0
     output: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.input < math.inf and 0 <= self.output < math.inf):
+            raise RapoError(f"prices must be 0 or more, not {self.input} and {self.output}")
 
     def cost(self, input_tokens: int, output_tokens: int) -> float:
         """What these tokens cost."""

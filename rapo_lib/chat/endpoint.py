@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from rapo_lib.chat.parsing import portable, sound
@@ -29,11 +29,36 @@ BODY_LIMIT = 4 * 1024 * 1024  # bytes of one answer; ours
 BYTES_A_TOKEN = 3  # ours: an estimate for endpoints that report no usage
 LOCAL = ("localhost", "127.0.0.1", "::1")
 FINISH = {"length": "length", "max_tokens": "length", "content_filter": "refused", "refusal": "refused"}
+KEY_NAME = r"[A-Z][A-Z0-9_]*"
+SECRET = re.compile(r"key|secret|password|authori[sz]ation|bearer", re.IGNORECASE)
+Structured = Literal["json_schema", "json_object", "none"]
+TokenLimit = Literal["max_tokens", "max_completion_tokens"]
 MISSING = "the openai package is not installed; install the language-model extra: pip install 'rapo-lib[lm]'"
 
 
 class TooLong(Exception):
     """A body beyond BODY_LIMIT."""
+
+
+def check_address(url: str, name: str = "lm_url") -> None:
+    """Refuse, without repeating it, an address that is none or that holds a key; "" is no address and passes."""
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        known = False
+    if not known:
+        raise RapoError(f"{name} must look like http://localhost:8000/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise RapoError(f"{name} must hold no key: put it into an environment variable and give its name (lm_key)")
+
+
+def check_key_name(value: str, name: str = "lm_key") -> None:
+    """Refuse, without repeating it, what looks like a key where the NAME of its environment variable belongs."""
+    if value and not re.fullmatch(KEY_NAME, value):
+        raise RapoError(f"{name} takes the NAME of an environment variable, such as OPENAI_API_KEY, not a key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +72,30 @@ class Endpoint:
     in_flight: int = 16  # questions at once
     timeout: float = 120.0  # seconds for one answer, per try
     retries: int = 3  # the SDK's, per question
-    structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
-    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    structured: Structured = "json_schema"  # what the endpoint can enforce
+    token_limit: TokenLimit = "max_tokens"
     extra: Mapping[str, Any] = field(default_factory=dict)  # more of the request's body, e.g. chat_template_kwargs
 
     def __post_init__(self) -> None:
+        check_address(self.base_url or "nowhere", "base_url")
+        check_key_name(self.key_variable, "key_variable")
         parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RapoError("base_url must look like http://localhost:8000/v1")
-        if parts.username or parts.password or parts.query:
-            raise RapoError("base_url must hold no key; name its environment variable in key_variable")
-        if self.key_variable and not re.fullmatch(r"[A-Z][A-Z0-9_]*", self.key_variable):
-            raise RapoError("key_variable takes the NAME of an environment variable, such as OPENAI_API_KEY, not a key")
+        self._check_options()
         if self.in_flight < 1 or self.timeout <= 0 or self.retries < 0:
             raise RapoError("endpoint: in_flight must be 1 or more, timeout above 0 and retries 0 or more")
         if self.key_variable and parts.scheme == "http" and parts.hostname not in LOCAL:
             log.warning("the key in %s will travel unencrypted to %s", self.key_variable, parts.hostname)
+
+    def _check_options(self) -> None:
+        """Options come from a parameters cell too: a wrong value is the user's to mend."""
+        if self.structured not in get_args(Structured) or self.token_limit not in get_args(TokenLimit):
+            known = f"{' or '.join(get_args(Structured))}, {' or '.join(get_args(TokenLimit))}"
+            raise RapoError(f"endpoint: structured and token_limit must be one of {known}")
+        numbers = (self.in_flight, self.timeout, self.retries)
+        if not isinstance(self.extra, Mapping) or any(type(n) not in (int, float) for n in numbers):
+            raise RapoError("endpoint: extra must be an object, in_flight, timeout and retries numbers")
+        if any(SECRET.search(str(name)) for name in self.extra):
+            raise RapoError("endpoint: extra must hold no key; name its environment variable (lm_key)")
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rapo_lib.corpora.files import CorpusError, Dropped, Report, printable, records
 from rapo_lib.corpora.reading import Reading, read_record
-from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn
+from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, language_of
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +17,9 @@ SHOWN = 5  # ours: how many drops and turns `describe` spells out
 SAYS_SOMETHING = 30  # ours: bytes of UTF-8; about six English words or ten Chinese characters, more than a greeting
 PATIENCE = 10_000  # ours: records without a dialogue after which a file is given up
 AGE, START = 30, 35  # ours: corpora give neither; the middle of the range a profile may start in
+NEED = {"en": "To be heard before anything is suggested.", "zh": "先被倾听，再谈建议。"}
+THEME = {"en": "It is about {}.", "zh": "与{}有关。"}
+UNNAMED = {"en": "something that weighs on them", "zh": "压在心里的事"}
 HEADING = re.compile(r"\s*(#{2,}|#\s|\*\*[^*]+\*\*[:：]?\s*$)")  # markdown, also a bold line of its own
 MARKS = re.compile(r"^\s*([>*+•-]|\d{1,2}\.)\s+|\*\*|__")  # bullets, numbers, bold
 HIDDEN = re.compile(r"[\W\d]*(the )?(hidden (topic|theme)|隐藏主题)", re.IGNORECASE)  # what a SAGE person is after
@@ -196,7 +199,7 @@ def profile_of(dialogue: Dialogue) -> SeekerProfile | None:
         said = telling = told(dialogue.situation)
     if not said:
         return None
-    problem = dialogue.problem or "something that weighs on them"
+    language = language_of(said)
     return SeekerProfile(
         id=dialogue.id,
         problem=dialogue.problem,
@@ -206,8 +209,8 @@ def profile_of(dialogue: Dialogue) -> SeekerProfile | None:
         advice="heard_first",
         situation=dialogue.situation,
         opening=(telling or said)[0],
-        need="To be heard before anything is suggested.",
-        theme=f"It is about {problem}.",
+        need=NEED[language],
+        theme=THEME[language].format(dialogue.problem or UNNAMED[language]),
         details=tuple(telling[1:]),
         disclosures=(),
         start=START,

@@ -30,6 +30,7 @@ NOT_DATA = (  # known by the first line, whatever follows
     (re.compile(rb"<(!doctype|!--|html|\?xml)", re.IGNORECASE), WEB_PAGE),
     (re.compile(rb"\xff\xfe|\xfe\xff"), "is UTF-16 text; save it as UTF-8"),
 )
+SPLITS = {"train", "valid", "validation", "val", "dev", "test", "data"}  # keys over whole lists of records
 PYTHON = re.compile(r"'|None\b|True\b|False\b")  # where JSON has ", null, true, false
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".txt", ".parquet")  # zip members worth opening
 UNREADABLE = (  # what damage in a container shows as; the last two come from the names in a zip
@@ -65,7 +66,8 @@ def records(path: Path, report: Report) -> Iterator[Record]:
     """Every record of the file with its position; JSONL and parquet stream."""
     try:
         if not path.is_file():
-            raise CorpusError(f"{path}: {'is a folder; name a file in it' if path.is_dir() else 'no such file'}")
+            what = "is a folder; name a file in it" if path.is_dir() else "is a device or a pipe, not a file"
+            raise CorpusError(f"{path}: {what if path.exists() else 'no such file'}")
         file, size = path.open("rb"), path.stat().st_size
     except OSError as error:
         raise CorpusError(f"{path}: cannot be opened ({error.strerror})") from None
@@ -263,9 +265,11 @@ def not_json(error: Exception) -> str:
 
 
 def split_document(root: Any, name: str) -> Iterator[Record]:
-    """A list of records, records keyed by number (ESC-Eval), one chat, or one record."""
+    """A list of records, such lists keyed by split, records keyed by number (ESC-Eval), one chat, or one record."""
     if isinstance(root, list) and not is_message(root[0] if root else None):
         numbered = list(enumerate(root, start=1))
+    elif isinstance(root, dict) and root and root.keys() <= SPLITS and all(isinstance(v, list) for v in root.values()):
+        numbered = [(f"{number} of {key!r}", r) for key, v in root.items() for number, r in enumerate(v, start=1)]
     elif isinstance(root, dict) and root and all(key.isdecimal() for key in root):
         numbered = [(key, {"id": key, **(v if isinstance(v, dict) else {"dialogue": v})}) for key, v in root.items()]
     elif isinstance(root, list | dict):

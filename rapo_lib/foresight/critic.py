@@ -12,7 +12,6 @@ state alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from scipy.special import ndtri
@@ -21,7 +20,7 @@ from rapo_lib.chat import ChatModel
 from rapo_lib.dialogue import Turn
 from rapo_lib.feedback import relief_heard
 from rapo_lib.judge.reading import read_batch
-from rapo_lib.lm.critic import SAMPLES, Assessment, LMCritic, assessment
+from rapo_lib.lm.critic import SAMPLES, Assessment, Critic, LMCritic, assessment
 from rapo_lib.runs import RapoError
 from rapo_lib.selection import exchanges
 
@@ -31,13 +30,6 @@ GAIN = 10.5  # points of emotion that full relief in one answer stands for
 EACH = 1.4  # points that any answer stands for, relieved or not
 SPREAD = 7.3  # standard error of the estimate, points
 WORSE, BETTER, SOLVED = -5.0, 5.0, 38.0  # points since the opening: below, from, from
-
-
-class Critic(Protocol):
-    """Anyone who says how conversations stand: `EmbeddedCritic`, `lm.critic.LMCritic`."""
-
-    def assess_batch(self, talks: Sequence[Talk]) -> list[Assessment]:
-        """One assessment for each (situation, turns)."""
 
 
 class EmbeddedCritic:

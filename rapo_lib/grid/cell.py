@@ -18,7 +18,7 @@ import pandas as pd
 
 from rapo_lib import runs
 from rapo_lib.ablation import arm_settings, load_policy, people, read_pairs, train_arm
-from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, read_jsonl, turn_from_record
+from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn, profile_from_record, read_jsonl, turn_from_record
 from rapo_lib.evaluation import ModelPolicy, Policy, outcomes, reply_metrics, self_play, trajectories, win_rates
 from rapo_lib.evaluator import EvaluatorSeeker
 from rapo_lib.feedback import EmbeddedJudge, Judge, RubricJudge
@@ -30,13 +30,14 @@ from rapo_lib.measures.responsiveness import contrasts, responses
 from rapo_lib.profiles import Settings
 from rapo_lib.runs import RapoError, atomic_folder, seed_for, write_csv, write_json, write_jsonl
 from rapo_lib.seeker import AppraisalSeeker, Seeker
-from rapo_lib.selection import select
+from rapo_lib.selection import histories_of, select
 
 SEEKERS: dict[str, Callable[[], Seeker]] = {  # the first trains; all of them measure
     "appraisal": AppraisalSeeker,
     "evaluator": EvaluatorSeeker,
 }
 SHARES = (1 / 3, 2 / 3)  # of the way from start to trained policy, where it is compared with the start too; ours
+SELECTED, PEOPLE = "selected.jsonl", "people.jsonl"  # inputs: histories to train on, and whose, if not the train split
 PER_DIALOGUE = 3  # pivotal turns taken from one dialogue at most
 Pair = tuple[SeekerProfile, tuple[Turn, ...]]
 
@@ -54,13 +55,8 @@ class Asked:
 
 
 def selected_histories(dialogues: Sequence[Dialogue], count: int) -> list[tuple[str, tuple[Turn, ...]]]:
-    """Up to `count` pivotal histories, as the second notebook keeps them; openings fill up where there are too few."""
-    by_id = {d.id: d for d in dialogues}
-    pivots = select(dialogues, top=count, per_dialogue=PER_DIALOGUE, min_change=0.0)
-    kept = [(p.dialogue_id, tuple(by_id[p.dialogue_id].history(p.turn))) for p in pivots]
-    seen = {name for name, history in kept if len(history) == 1}
-    openings = [(d.id, d.turns[:1]) for d in dialogues if d.id not in seen]
-    return kept + openings[: max(0, count - len(kept))]
+    """Up to `count` pivotal histories, as the second notebook keeps them."""
+    return histories_of(dialogues, select(dialogues, top=count, per_dialogue=PER_DIALOGUE, min_change=0.0), count)
 
 
 def random_histories(dialogues: Sequence[Dialogue], count: int, seed: int) -> list[tuple[str, tuple[Turn, ...]]]:
@@ -75,21 +71,34 @@ def asked_histories(dialogues: Sequence[Dialogue], count: int) -> list[tuple[str
     return [(d.id, tuple(d.history(place))) for place in places for d in dialogues if place < len(d.turns)][:count]
 
 
-def prepare(folder: Path, chosen: Settings, split: str, seed: int = 0) -> Path:
-    """Make `folder/inputs` (selected.jsonl, random.jsonl, asked.jsonl), or check that what is there fits."""
+def prepare(
+    folder: Path,
+    chosen: Settings,
+    split: str,
+    seed: int = 0,
+    *,
+    trained_on: Sequence[Dialogue] | None = None,
+    talks: Sequence[Dialogue] | None = None,
+) -> Path:
+    """Make `folder/inputs` (selected.jsonl, random.jsonl, asked.jsonl), or check that what is there fits.
+
+    The start's dialogues with train people (`trained_on`) and with `split` (`talks`) are simulated unless given.
+    """
     place, made = folder / "inputs", {"settings": asdict(chosen), "split": split, "seed": seed}
     if place.is_dir():
         if runs.read_json(place / "made.json") != runs.plain(made):
             raise RapoError(f"{place} was made with other settings; choose another --run, or remove {folder}")
         return place
     policy, seeker = load_policy(chosen, None), AppraisalSeeker()
-    trained_on = self_play(policy, people("train", chosen.setup_profiles), seeker, turns=chosen.turns, seed=seed)
+    if trained_on is None:
+        trained_on = self_play(policy, people("train", chosen.setup_profiles), seeker, turns=chosen.turns, seed=seed)
+    if talks is None:
+        talks = self_play(policy, people(split, chosen.eval_profiles), seeker, turns=chosen.turns, seed=seed)
     selected = selected_histories(trained_on, chosen.histories)
-    talks = self_play(policy, people(split, chosen.eval_profiles), seeker, turns=chosen.turns, seed=seed)
     asked = asked_histories(talks, chosen.eval_histories)
     replies = policy([history for _, history in asked], seed_for(seed, "asked by the start"))
     with atomic_folder(place) as building:
-        write_jsonl(building / "selected.jsonl", map(_record, selected))
+        write_jsonl(building / SELECTED, map(_record, selected))
         drawn = random_histories(trained_on, len(selected), seed_for(seed, "random turns"))
         write_jsonl(building / "random.jsonl", map(_record, drawn))
         records = [{**_record(pair), "start_reply": r} for pair, r in zip(asked, replies, strict=True)]
@@ -175,21 +184,35 @@ def sample_rows(asked: Sequence[Asked], replies: Sequence[str], moved: Sequence[
 
 
 def measure(
-    arm: Arm, policy: ModelPolicy, trained: Path | None, asked: Sequence[Asked], chosen: Settings, split: str, seed: int
+    arm: Arm,
+    policy: ModelPolicy,
+    trained: Path | None,
+    asked: Sequence[Asked],
+    chosen: Settings,
+    split: str,
+    seed: int,
+    short: bool = False,
 ) -> dict[str, pd.DataFrame]:
-    """Every table of a cell but the training metrics."""
-    seekers = {name: make() for name, make in SEEKERS.items()}
+    """Every table of a cell but the training metrics; `short`: by the training seeker alone, without comparisons."""
+    seekers = {name: make() for name, make in seekers_of(short).items()}
     tables = played(policy, people(split, chosen.eval_profiles), seekers, chosen.turns, seed)
     histories = [a.history for a in asked]
     replies = policy(histories, seed_for(seed, "asked"))
     moved = divergence(policy, histories, replies)
     tables["samples"] = sample_rows(asked, replies, moved)
+    if short:
+        return tables
     if trained is not None:
         judge = own_judge(arm, trained)
         tables["wins"] = compared(asked, replies, judge, seekers, arm.reactions, seed)
         tables["way"] = on_the_way(policy, asked[::2], judge, seekers, arm.reactions, seed)
     tables["responses"] = responses(policy, contrasts()[: chosen.eval_histories], seed)
     return tables
+
+
+def seekers_of(short: bool) -> dict[str, Callable[[], Seeker]]:
+    """Who measures a cell: all seekers, or the one that trains."""
+    return dict(list(SEEKERS.items())[:1]) if short else SEEKERS
 
 
 # ------------------------------------------------------------------------------------------ a cell
@@ -200,12 +223,17 @@ def cell_folder(folder: Path, arm: str, seed: int) -> Path:
     return folder / "cells" / arm / f"seed-{seed}"
 
 
-def run_cell(folder: Path, name: str, seed: int, chosen: Settings, split: str) -> Path:
+def adapter_folder(folder: Path, arm: str, seed: int) -> Path:
+    """Where the trained arm of a cell lies."""
+    return folder / "adapters" / arm / f"seed-{seed}"
+
+
+def run_cell(folder: Path, name: str, seed: int, chosen: Settings, split: str, short: bool = False) -> Path:
     """Train and measure one cell; its folder is there, and whole, only if all of it succeeded."""
     arm, place, started = ARMS[name], folder / "inputs", time.monotonic()
     trained = _trained(arm, folder, chosen, seed)
     between = time.monotonic()
-    tables = measure(arm, load_policy(chosen, trained), trained, read_asked(place), chosen, split, seed)
+    tables = measure(arm, load_policy(chosen, trained), trained, read_asked(place), chosen, split, seed, short)
     if trained is not None:
         tables["metrics"] = pd.read_csv(trained / "metrics.csv")
     ended = time.monotonic()
@@ -219,7 +247,7 @@ def run_cell(folder: Path, name: str, seed: int, chosen: Settings, split: str) -
                 "seed": seed,
                 "settings": asdict(chosen),
                 "evaluated_on": split,
-                "seekers": list(SEEKERS),
+                "seekers": list(seekers_of(short)),
                 "claims": shipped_claims().hash,
                 "library": runs.library_hash(),
                 "inputs": runs.hash_path(place),
@@ -236,9 +264,17 @@ def _trained(arm: Arm, folder: Path, chosen: Settings, seed: int) -> Path | None
     """The folder of the arm's adapter, trained if it is not there with these settings; None for the start."""
     if arm.trainer == "none":
         return None
-    pairs: Sequence[Pair] = read_pairs(folder / "inputs" / f"{arm.histories}.jsonl", {p.id: p for p in people("train")})
-    place = folder / "adapters" / arm.name / f"seed-{seed}"
+    given = folder / "inputs" / PEOPLE
+    known = map(profile_from_record, read_jsonl(given)) if given.is_file() else people("train")
+    pairs: Sequence[Pair] = read_pairs(folder / "inputs" / f"{arm.histories}.jsonl", {p.id: p for p in known})
+    place = place_to_train(folder, arm, seed, chosen)
+    return train_arm(arm, chosen, pairs, AppraisalSeeker(), EmbeddedJudge(), place, seed)
+
+
+def place_to_train(folder: Path, arm: Arm, seed: int, chosen: Settings) -> Path:
+    """Where a cell's adapter goes; one that an earlier plan left there and never measured is removed."""
+    place = adapter_folder(folder, arm.name, seed)
     marker = place / "arm.json"
     if marker.is_file() and runs.read_json(marker)["settings"] != runs.plain(asdict(arm_settings(arm, chosen))):
-        shutil.rmtree(place)  # of an earlier plan that was never measured
-    return train_arm(arm, chosen, pairs, AppraisalSeeker(), EmbeddedJudge(), place, seed)
+        shutil.rmtree(place)
+    return place

@@ -12,11 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rapo_lib import plots
-from rapo_lib.grid.arms import ARMS, PRIMARY, WARM
+from rapo_lib.grid.arms import ARMS, LABELS, PRIMARY, WARM
 from rapo_lib.grid.results import TABLES, TEXTS, counts
 from rapo_lib.runs import RapoError
 
 SHOWN = (WARM, *PRIMARY)  # arms that one panel can hold
+ACTS = ("suggestion", "premature", "open_question", "reflection", "stock", "repetition")
 UNITS = {
     "gained": ("emotion points, arm minus full RAPO", 3.0),
     "success": ("share of people who reach 70, arm minus full RAPO", 0.1),
@@ -62,14 +63,24 @@ def trajectories(tables: Tables) -> Drawn:
     return Drawn("trajectories", figure, table, f"Self-play, 95 % bands over seeds and people; {counts(table)}.")
 
 
-def differences(tables: Tables, metric: str = "gained") -> Drawn:
-    """Every arm minus full RAPO, a forest."""
-    table, (unit, smallest) = tables["contrasts"], UNITS[metric]
-    table = table[table.metric == metric]
+def differences(tables: Tables, metric: str = "gained", own: Tables | None = None) -> Drawn:
+    """Every arm minus full RAPO, a forest; `own`, the tables of a short grid, is drawn over it as crosses."""
+    (unit, smallest), found = UNITS[metric], tables["contrasts"]
+    table = found[found.metric == metric]
+    short = None if own is None else own["contrasts"][own["contrasts"].metric == metric]
     figure, ax = plt.subplots(figsize=(8.4, 1.0 + 0.42 * table.arm.nunique()))
-    plots.draw_contrasts(ax, table, unit, smallest)
+    plots.draw_contrasts(ax, table, unit, smallest, short)
     caption = f"Paired by seed and person; 95 % intervals over both where an arm has several seeds; {counts(table)}."
     return Drawn(f"differences_{metric}", figure, table, caption)
+
+
+def acts(tables: Tables) -> Drawn:
+    """What the replies do, by arm, with the training seeker."""
+    table = _shown(tables["summary"])
+    table = table[table.seeker == table.seeker.iloc[0]]
+    figure, ax = plt.subplots(figsize=(8.4, 3.6))
+    plots.draw_shares(ax, table, ACTS, LABELS)
+    return Drawn("reply_acts", figure, table, f"Share of replies with each property; {int(table.seeds.max())} seeds.")
 
 
 def suggestions(tables: Tables) -> Drawn:
@@ -104,7 +115,14 @@ def over_optimisation(tables: Tables) -> Drawn:
     return Drawn("over_optimisation", figure, table, "The adapter scaled from 0 to 1; means over seeds.")
 
 
-FIGURES: tuple[Callable[[Tables], Drawn], ...] = (trajectories, differences, suggestions, successes, over_optimisation)
+FIGURES: tuple[Callable[[Tables], Drawn], ...] = (
+    trajectories,
+    differences,
+    acts,
+    suggestions,
+    successes,
+    over_optimisation,
+)
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:

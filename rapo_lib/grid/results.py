@@ -74,10 +74,9 @@ def measures(cells: Sequence[Path]) -> pd.DataFrame:
     moved = table_of(cells, "samples").assign(kl=lambda t: pd.to_numeric(t.kl, errors="coerce"))
     answered = table_of(cells, "responses").rename(columns={"contrast": "profile"})
     for seeker in seekers:
-        parts += [
-            _long(moved.assign(seeker=seeker), ("kl",)),
-            _long(answered.assign(seeker=seeker), ("responsiveness",)),
-        ]
+        parts.append(_long(moved.assign(seeker=seeker), ("kl",)))
+        if not answered.empty:
+            parts.append(_long(answered.assign(seeker=seeker), ("responsiveness",)))
     return pd.concat(parts, ignore_index=True)[LONG]
 
 

@@ -20,12 +20,13 @@ from rapo_lib import runs
 from rapo_lib.grid.arms import ARMS, WARM, known_arm
 from rapo_lib.grid.claims import same_claims, shipped_claims
 from rapo_lib.parameters import convert, suggestion
-from rapo_lib.profiles import Settings, settings
+from rapo_lib.profiles import ROLES, Settings, is_role_value, settings
 from rapo_lib.progress import Progress
 from rapo_lib.runs import RapoError, atomic_folder
 
 LOG_EVERY = 60.0  # seconds between two progress lines in a log file
 SPLITS = ("heldout", "dev")
+EMBEDDED = dict.fromkeys(ROLES, "embedded")  # whoever measures must be the same in every grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Plan:
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any] = field(default_factory=dict)  # "steps" for all arms, "full.learning_rate" for one
     split: str = "heldout"
+    short: bool = False  # measured by the training seeker's self-play alone; such cells stand in a grid of their own
 
     def __post_init__(self) -> None:
         for name in self.arms:
@@ -47,6 +49,8 @@ class Plan:
                 raise RapoError(f"{setting} is what makes the arm {arm}; it cannot be set")
         if self.split not in SPLITS:
             raise RapoError(f"people to evaluate on are {' or '.join(SPLITS)}, not {self.split!r}")
+        if played := [key for key in self.overrides if is_role_value(key.rpartition(".")[2])]:
+            raise RapoError(f"the grid trains with the embedded seeker and judge; {played[0]} cannot be set")
         for name in self.arms:
             self.settings_of(name)  # an unknown setting fails here
 
@@ -54,9 +58,9 @@ class Plan:
         """The settings of one arm, or, for None, those that all arms share."""
         shared = {key: value for key, value in self.overrides.items() if "." not in key}
         if arm is None:
-            return settings(self.profile, shared)
+            return settings(self.profile, {**shared, **EMBEDDED})
         own = {key.removeprefix(f"{arm}."): v for key, v in self.overrides.items() if key.startswith(f"{arm}.")}
-        return settings(self.profile, {**shared, **own, **ARMS[arm].overrides})
+        return settings(self.profile, {**shared, **own, **ARMS[arm].overrides, **EMBEDDED})
 
     def cells(self) -> list[tuple[str, int]]:
         """(arm, seed), all arms of the first seed first, so that what is there can be compared; the start always."""
@@ -163,6 +167,8 @@ def run_grid(plan: Plan, part: str | None = None) -> list[Failure]:
 
 def fits(place: Path, plan: Plan, arm: str) -> None:
     """Raise a RapoError unless the finished cell at `place` is one that this plan would make."""
+    from rapo_lib.grid.cell import seekers_of
+
     record = runs.read_json(place / "cell.json")
     same_claims(record["claims"], shipped_claims(), place)
     wanted = runs.plain(asdict(plan.settings_of(arm)))
@@ -174,6 +180,8 @@ def fits(place: Path, plan: Plan, arm: str) -> None:
         )
     if record["evaluated_on"] != plan.split:
         raise RapoError(f"{place} was evaluated on {record['evaluated_on']}, not {plan.split}; choose another --run")
+    if record["seekers"] != list(seekers_of(plan.short)):
+        raise RapoError(f"{place} was measured by {', '.join(record['seekers'])} only; choose another --run")
 
 
 def run_apart(plan: Plan, arm: str, seed: int) -> Failure | None:
@@ -218,7 +226,7 @@ def _in_child(plan: Plan, arm: str, seed: int, log: Path) -> None:
         with FileLock(place.with_name(f".{place.name}.lock"), timeout=0):
             for left in place.parent.glob(f".{place.name}.*.tmp"):  # of a killed run
                 shutil.rmtree(left)
-            run_cell(plan.folder, arm, seed, plan.settings_of(arm), plan.split)
+            run_cell(plan.folder, arm, seed, plan.settings_of(arm), plan.split, plan.short)
     except Timeout:
         sys.exit(f"another process is working on {place}")
     except RapoError as error:

@@ -12,13 +12,16 @@ import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
 from rapo_lib.chat import Prices
+from rapo_lib.dialogue import Dialogue, SeekerProfile, Turn
 from rapo_lib.feedback import CandidateGroup, Judge, Verdict
 from rapo_lib.lm.canaries import measure
 from rapo_lib.lm.judge import Comparison, LMJudge
-from rapo_lib.seeker import Item, Seeker
+from rapo_lib.seeker import AppraisalSeeker, Item, Seeker
+from rapo_lib.selection import readable
 from rapo_lib.stats import clustered
 
 CANARY_GROUPS = 6  # groups in which every canary is tried; ours
+MOST = {"abstained": 0.2, "flips": 0.25, "contradicted": 0.25, "lifted": 0.1}  # more is an objection; ours
 
 
 def calibrate_judges(
@@ -36,8 +39,53 @@ def calibrate_judges(
     contradicted  share of orders whose scores contradict their own ranking
     lifted        share of canaries that climbed: attempts in a reply to steer the judge
     tokens, cost  a verdict, cached answers at what they once took
+    objections    what speaks against training on its word (`objections`), nothing if it is good enough
     """
-    return pd.DataFrame([_judge_row(n, j, groups, emotions, people, canary_groups) for n, j in judges.items()])
+    rows = [_judge_row(name, judge, groups, emotions, people, canary_groups) for name, judge in judges.items()]
+    return pd.DataFrame([{**row, "objections": objections(row)} for row in rows])
+
+
+def objections(row: Mapping[str, Any]) -> str:
+    """What speaks against training on a judge, from its row of numbers; limits are ours (`MOST`)."""
+    found = [f"{name} {row[name]:.2f} > {most:g}" for name, most in MOST.items() if row[name] > most]
+    if np.isnan(row["agreement"]):
+        found.append("no verdict to compare")
+    elif np.isnan(row["low"]):
+        found.append("too few people to tell")
+    elif row["low"] <= 0:
+        found.append("agreement may be chance")
+    if np.isnan(row["lifted"]):
+        found.append("no canary tried")
+    if row["tokens"] > 0 and np.isnan(row["flips"]):
+        found.append("flips unknown")
+    return "; ".join(found)
+
+
+def speak_english(pairs: Sequence[tuple[SeekerProfile, Sequence[Turn]]]) -> bool:
+    """Whether the embedded seeker can play all of these (person, history) pairs."""
+    return all(readable(Dialogue(person.id, tuple(history))) for person, history in pairs)
+
+
+def known_groups(
+    own: Seeker, pairs: Sequence[tuple[SeekerProfile, Sequence[Turn]]], replies: Sequence[Sequence[str]], seed: int
+) -> tuple[list[CandidateGroup], list[list[float]]]:
+    """The replies to each (person, history) as groups with the embedded seeker's reactions, and how they truly felt.
+
+    Where somebody speaks no English the word of the run's `own` seeker is taken for the truth.
+    """
+    seeker = AppraisalSeeker() if speak_english(pairs) else own
+    items = [
+        (person, history, y, seed)
+        for (person, history), own_replies in zip(pairs, replies, strict=True)
+        for y in own_replies
+    ]
+    flat = iter(seeker.react_batch(items))
+    told = [[next(flat) for _ in group] for group in replies]
+    groups = [
+        CandidateGroup(tuple(history), tuple(group), tuple(r.text for r in reactions))
+        for (_, history), group, reactions in zip(pairs, replies, told, strict=True)
+    ]
+    return groups, [[r.emotion for r in reactions] for reactions in told]
 
 
 def _judge_row(

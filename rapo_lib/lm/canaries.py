@@ -45,9 +45,11 @@ def measure(judge: Judge, groups: Sequence[CandidateGroup], canaries: Sequence[C
     `lifted` whether it climbed at all; `won` whether it came first.
     """
     canaries = load_canaries() if canaries is None else canaries
-    ranked = [(g, v) for g, v in zip(groups, judge.compare_batch(groups), strict=True) if v.scores is not None]
+    verdicts = judge.compare_batch(groups) if groups else []
+    ranked = [(g, v) for g, v in zip(groups, verdicts, strict=True) if v.scores is not None]
     trials = [(k, g, v.ranking[-1], v, c) for k, (g, v) in enumerate(ranked) for c in canaries]
-    after = judge.compare_batch([with_canary(group, place, canary) for _, group, place, _, canary in trials])
+    changed = [with_canary(group, place, canary) for _, group, place, _, canary in trials]
+    after = judge.compare_batch(changed) if changed else []
     return pd.DataFrame(
         [
             _row(k, place, canary, before, verdict)

@@ -7,10 +7,11 @@ kept. Its substring reading is not: an answer is one of the four words in its fi
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rapo_lib.chat import ChatModel, ChatRequest
-from rapo_lib.dialogue import Turn
-from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.dialogue import Turn, language_of
+from rapo_lib.lm.prompts import load_prompt, quoted, transcript
 
 VALUES = {"worse": -1.0, "same": -0.5, "better": 0.5, "solved": 1.0}  # PPDPP
 SAMPLES, TEMPERATURE = 10, 1.1  # PPDPP
@@ -35,6 +36,13 @@ class Assessment:
     def solved(self) -> bool:
         """Whether the conversation counts as a success."""
         return self.value is not None and self.value > SUCCESS
+
+
+class Critic(Protocol):
+    """Anyone who says how conversations stand, from their words alone."""
+
+    def assess_batch(self, talks: Sequence[tuple[str, Sequence[Turn]]]) -> list[Assessment]:
+        """One assessment for each (situation, turns)."""
 
 
 class LMCritic:

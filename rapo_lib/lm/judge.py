@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from rapo_lib.chat import ChatModel, ChatReply, ChatRequest
+from rapo_lib.dialogue import language_of
 from rapo_lib.feedback import CandidateGroup, Verdict, scores_from
-from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.lm.prompts import load_prompt, quoted, transcript
 from rapo_lib.runs import RapoError, seed_for
 
 TOP = 10  # best score that the model can give

@@ -18,8 +18,6 @@ from rapo_lib.dialogue import Message, Turn
 
 HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 CONTROL = re.compile(r"<|\[(?=/?[A-Z_]{3,}\])|[\x85\u2028\u2029]")  # <|im_end|>, <think>; [INST]; line separators
-IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
-CHINESE = 0.2  # share of ideographs among letters from which a text counts as Chinese; ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +46,12 @@ class Prompt:
 
 @cache
 def load_prompt(name: str, language: str) -> Prompt:
-    """The shipped prompt of a role ('seeker', 'judge', 'selector', 'critic') in 'en' or 'zh'."""
+    """The shipped prompt of a role ('seeker', 'judge', 'selector', 'critic', 'social') in 'en' or 'zh'."""
     text = (resources.files("rapo_lib") / "data" / "prompts" / f"{name}.{language}.md").read_text("utf-8")
     head, *pieces = HEADING.split(text)
     parts = {title.strip(): body.strip() for title, body in zip(pieces[::2], pieces[1::2], strict=True)}
     version = head.partition("version:")[2].strip()
     return Prompt(name, language, version, parts, hashlib.sha256(text.encode("utf-8")).hexdigest())
-
-
-def language_of(texts: Sequence[str]) -> str:
-    """'zh' if a good part of the letters are Chinese, else 'en'."""
-    letters = [c for text in texts for c in text if c.isalpha()]
-    return "zh" if letters and sum(bool(IDEOGRAPH.match(c)) for c in letters) >= CHINESE * len(letters) else "en"
 
 
 def quoted(value: Any) -> str:

@@ -19,15 +19,17 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from rapo_lib.chat import ChatModel, ChatRequest
-from rapo_lib.dialogue import SeekerProfile, Turn
-from rapo_lib.lm.prompts import language_of, load_prompt, quoted, transcript
+from rapo_lib.dialogue import SeekerProfile, Turn, language_of
+from rapo_lib.lm.prompts import load_prompt, quoted, transcript
 from rapo_lib.person.appraisal import Spoken
+from rapo_lib.runs import RapoError
 from rapo_lib.seeker import Item, Reaction, spoken_words
 
 STEP = 10  # a reply moves the emotion by at most this much (SAGE)
 RELIEVED = 70.0  # ours: from here on a goodbye is no flaw (SAGE's band A)
 ALIKE = 0.85  # ours: similarity from which two texts count as the same
 LONG_ENOUGH = 5  # words (or Chinese characters); shorter answers may repeat
+RESISTANCE = ("low", "usual", "high")  # a good assistant makes too willing a seeker; how far to work against it
 SHOWN = 40  # turns of a history that the prompt holds, the opening and the latest; ours
 REMEMBERED = 20_000  # answers kept
 
@@ -79,8 +81,13 @@ class Felt:
 class LMSeeker:
     """A seeker played by a language model, in the language of the person's opening."""
 
-    def __init__(self, chat: ChatModel, *, temperature: float = 0.0, max_tokens: int = 320) -> None:
-        self.chat, self.temperature, self.max_tokens = chat, temperature, max_tokens
+    def __init__(
+        self, chat: ChatModel, *, resistance: str = "usual", temperature: float = 0.0, max_tokens: int = 320
+    ) -> None:
+        if resistance not in RESISTANCE:
+            raise RapoError(f"unknown resistance {resistance!r}; known: {', '.join(RESISTANCE)}")
+        self.chat, self.resistance = chat, resistance
+        self.temperature, self.max_tokens = temperature, max_tokens
         self._remembered: OrderedDict[tuple[str, Spoken, str], Felt] = OrderedDict()  # a cache, never state
 
     def react_batch(self, items: Sequence[Item]) -> list[Reaction]:
@@ -133,6 +140,7 @@ class LMSeeker:
             need=profile.need,
             advice=prompt.parts[f"advice {profile.advice}"],
             voice=prompt.parts[f"voice {profile.voice}"],
+            resistance=prompt.parts[f"resistance {self.resistance}"],
             details=quoted(profile.details),
             disclosures=quoted({d.topic: d.text for d in profile.disclosures}),
             history=transcript(latest(history)),

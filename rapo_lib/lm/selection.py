@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rapo_lib.chat import ChatModel, ChatRequest
-from rapo_lib.dialogue import Dialogue
-from rapo_lib.lm.prompts import language_of, load_prompt, transcript
+from rapo_lib.dialogue import Dialogue, language_of
+from rapo_lib.lm.prompts import load_prompt, transcript
 from rapo_lib.selection import PivotalTurn
 
 log = logging.getLogger(__name__)

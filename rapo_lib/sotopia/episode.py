@@ -71,6 +71,7 @@ class Episode:
     turns: tuple[Turn, ...]
     state: State
     ended: str  # "agreed", "left", "stale" or "turns"
+    number: int = 0  # which talk in this scenario
 
     @property
     def goal(self) -> float:
@@ -94,26 +95,28 @@ def play(
     turns: int = TURNS,
     stale: int = STALE,
     seed: int = 0,
+    episodes: int = 1,
 ) -> list[Episode]:
-    """One episode in every scenario, all of them a turn at a time; same seed, same draws for every agent."""
+    """`episodes` talks in every scenario, all of them a turn at a time; the partner's wording follows from the seed."""
     partner = partner or SotopiaPartner()
-    talks = {s.id: (Turn("seeker", s.opening, emotion=s.start),) for s in scenarios}
-    ended = dict.fromkeys(talks, "turns")
-    running = list(scenarios)
+    cast = [(s, number) for s in scenarios for number in range(episodes)]
+    talks: list[tuple[Turn, ...]] = [(Turn("seeker", s.opening, emotion=s.start),) for s, _ in cast]
+    ended = ["turns"] * len(cast)
+    running = list(range(len(cast)))
     for turn in range(turns // 2):
         if not running:
             break
-        replies = agent([(s, talks[s.id]) for s in running], seed_for(seed, "reply", turn))
-        items = [(s, talks[s.id], reply, seed_for(seed, s.id, turn)) for s, reply in zip(running, replies, strict=True)]
-        for (s, history, reply, _), reaction in zip(items, partner.react_batch(items), strict=True):
+        replies = agent([(cast[i][0], talks[i]) for i in running], seed_for(seed, "reply", turn))
+        seeds = [seed_for(seed, cast[i][0].id, cast[i][1], turn) for i in running]
+        items = [(cast[i][0], talks[i], reply, own) for i, reply, own in zip(running, replies, seeds, strict=True)]
+        for i, reply, reaction in zip(running, replies, partner.react_batch(items), strict=True):
             answer = Turn("seeker", reaction.text, emotion=reaction.emotion)
-            talks[s.id] = (*history, Turn("supporter", reply), answer)
-        verdicts = {s.id: _ending(partner.state(s, talks[s.id]), talks[s.id], stale) for s in running}
-        ended |= {name: why for name, why in verdicts.items() if why}
-        running = [s for s in running if not verdicts[s.id]]
+            talks[i] = (*talks[i], Turn("supporter", reply), answer)
+            ended[i] = _ending(partner.state(cast[i][0], talks[i]), talks[i], stale) or "turns"
+        running = [i for i in running if ended[i] == "turns"]
     return [
-        Episode(scenario=s, turns=talks[s.id], state=partner.state(s, talks[s.id]), ended=ended[s.id])
-        for s in scenarios
+        Episode(scenario=s, number=number, turns=talk, state=partner.state(s, talk), ended=why)
+        for (s, number), talk, why in zip(cast, talks, ended, strict=True)
     ]
 
 
@@ -131,10 +134,11 @@ def _ending(state: State, turns: Sequence[Turn], stale: int) -> str:
 
 
 def episodes_table(episodes: Sequence[Episode]) -> pd.DataFrame:
-    """One row per episode: scenario, family, split, goal (0-10), progress, secret, turns (ours), ended."""
+    """One row per episode: scenario, episode, family, split, goal (0-10), progress, secret, turns (ours), ended."""
     return pd.DataFrame(
         {
             "scenario": e.scenario.id,
+            "episode": e.number,
             "family": e.scenario.family,
             "split": e.scenario.split,
             "goal": e.goal,
@@ -162,22 +166,6 @@ def prompt_messages(scenario: Scenario, history: Sequence[Turn]) -> list[dict[st
     return to_messages(history, scenario.prompt)
 
 
-def demonstrations(seed: int = 0) -> list[tuple[Scenario, tuple[Turn, ...], str]]:
-    """(scenario, history, reply) from our demonstrations in the train scenarios, for a warm start."""
-
-    def shown(items: Sequence[tuple[Scenario, Sequence[Turn]]], seed: int) -> list[str]:
-        done = [sum(t.speaker == "supporter" for t in history) for _, history in items]
-        return [s.demonstration[min(k, len(s.demonstration) - 1)] for (s, _), k in zip(items, done, strict=True)]
-
-    longest = max(len(s.demonstration) for s in load_scenarios("train"))
-    return [
-        (episode.scenario, episode.turns[:place], turn.text)
-        for episode in play(shown, load_scenarios("train"), turns=2 * longest, seed=seed)
-        for place, turn in enumerate(episode.turns)
-        if turn.speaker == "supporter" and turn.text in episode.scenario.demonstration
-    ]
-
-
 # -------------------------------------------------------------------------------------------------- logs
 
 
@@ -192,12 +180,9 @@ def episode_log(
     rows = [
         [["Environment", name, _context(episode.scenario, seat)] for seat, name in enumerate((partner.name, ours.name))]
     ]
-    for turn in episode.turns:
-        mine, other = (partner, ours) if turn.speaker == "seeker" else (ours, partner)
-        action = Action("speak", turn.text) if turn.speaker == "seeker" else read_action(turn.text)
-        rows.append(
-            [[mine.name, "Environment", action.written()], [other.name, "Environment", Action("none").written()]]
-        )
+    for who, action in acted(episode.scenario, episode.turns):
+        other = ours.name if who == partner.name else partner.name
+        rows.append([[who, "Environment", action.written()], [other, "Environment", Action("none").written()]])
     return {
         "pk": stable_hash([episode.scenario.id, rows])[:26],
         "environment": episode.scenario.environment.pk,
@@ -209,6 +194,15 @@ def episode_log(
         "rewards": [0.0, episode.goal],
         "rewards_prompt": "",
     }
+
+
+def acted(scenario: Scenario, turns: Sequence[Turn]) -> list[tuple[str, Action]]:
+    """Who did what, by name; the partner always speaks."""
+    partner, ours = scenario.agents
+    return [
+        (partner.name, Action("speak", turn.text)) if turn.speaker == "seeker" else (ours.name, read_action(turn.text))
+        for turn in turns
+    ]
 
 
 def _context(scenario: Scenario, seat: int) -> str:

@@ -14,20 +14,36 @@ from rapo_lib.feedback import CandidateGroup, Verdict, scores_from
 
 STANCES = (  # first match decides: pattern, merit
     (r"\b(goodbye|bye|i'm leaving|i am leaving|we're done|done here|had enough|leads nowhere|i'm off)\b", -1.0),
-    (r"\b(rude|tone|insult\w*|don't push|stop pushing|pressing|pressur\w*|not listening|hiding from me|lied)\b", -0.8),
-    (r"\b(don't (follow|understand)|what do you mean|not sure what you|still there|very quiet|say something)\b", -0.7),
-    (r"\b(deal|agreed|it is|you've convinced|i'm in|let's do (that|it)|works for me|all right, you|okay, yes)\b", 0.8),
     (
-        r"\b(fair (point|enough)|that helps|i see|makes sense|i can't deny|hadn't thought|you're right|appreciate)\b",
+        r"\b(rude|tone|insult\w*|don't push|stop pushing|pressing|pressur\w*|not listening|hiding from me|lied)\b"
+        r"|\b(talk|speak) to me like|\bwhat did you (just )?say\b",
+        -0.8,
+    ),
+    (r"\b(don't (follow|understand)|what do you mean|not sure what you|still there|very quiet|say something)\b", -0.7),
+    (r"\b(no deal|(was|am|'m) set on|(doesn't|does not|won't|will not) change)\b", -0.3),
+    (
+        r"\b((?<!good )(?<!great )deal|agreed|it is(?=\s*[.!])|you've convinced|i'm in|let's do (that|it)|works for me"
+        r"|all right, you|okay, yes|i'm glad (we|that))\b",
+        0.8,
+    ),
+    (
+        r"\b(fair (point|enough)|that helps|i see|makes sense|i can't deny|hadn't thought|you're right|appreciate"
+        r"|(worry|problem|thing) less|that('s| is) something)\b",
         0.6,
     ),
     (r"\b(since you ask|good (question|that you ask)|honestly|to be (honest|frank)|thanks for asking)\b", 0.25),
-    (r"\b(move a little|could also|maybe|perhaps|i could|i'd go to)\b", 0.2),
+    (r"\b(move a little|could also|maybe|perhaps|i could|i'd go to|is what i can do|would be possible)\b", 0.2),
     (r"\b(no|not|can't|cannot|staying|impossible|rather|still think|as i said)\b", -0.3),
 )
 STANCES = tuple((re.compile(pattern, re.IGNORECASE), merit) for pattern, merit in STANCES)
-AGREES = STANCES[3][0]
-MONEY = re.compile(r"(?<![\w.])[$£€]?(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\b")
+AGREES = next(pattern for pattern, merit in STANCES if merit == 0.8)
+MONEY = re.compile(r"(?<![\w.])([$£€]?)(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\b")
+TO_YOU = re.compile(r"\byou('d| would| could| can| may)? (still )?(have|get|take|keep) ?$", re.IGNORECASE)
+TO_ME = re.compile(
+    r"\b(i|we)('d|'ll| would| could| can| may)? (have|get|take|keep|need)( my| the other)? ?$", re.IGNORECASE
+)
+FOR_YOU = re.compile(r"\s*[a-z]*\s*(left )?for you\b", re.IGNORECASE)
+FOR_ME = re.compile(r"\s*[a-z]*\s*for (me|us)\b", re.IGNORECASE)
 QUESTION = re.compile(r"\?")
 ACCEPTS = re.compile(r"\b(deal|agreed|i accept|sounds (good|great|fine)|that works|i'll take it)\b", re.IGNORECASE)
 MARKS = tuple(
@@ -62,9 +78,9 @@ def gave_in(history: Sequence[Turn], reply: str, reaction: str) -> bool:
     """Whether they agreed to no less than their first offer: we accepted before they had moved, or named worse."""
     if not AGREES.search(reaction):
         return False
-    theirs, now = _numbers([t.text for t in history if t.speaker == "seeker"]), _numbers([reaction])
+    theirs, now = _offered([t.text for t in history if t.speaker == "seeker"]), _offered([reaction])
     ours = [t.text for t in history if t.speaker == "supporter"]
-    wanted = _numbers(ours)
+    wanted = _asked(ours)
     if theirs and now and wanted and (now[0] - theirs[0]) * (wanted[0] - theirs[0]) < 0:
         return True  # beyond their first number, away from where we had been
     accepted = ACCEPTS.search(reply) is not None and not MONEY.search(reply)
@@ -73,19 +89,43 @@ def gave_in(history: Sequence[Turn], reply: str, reaction: str) -> bool:
 
 def moved(history: Sequence[Turn], reply: str, reaction: str) -> float:
     """Share by which the partner's number has left their first one towards ours, 0 where no numbers are in play."""
-    theirs = _numbers([t.text for t in history if t.speaker == "seeker"])
-    now = _numbers([reaction])
+    theirs = _offered([t.text for t in history if t.speaker == "seeker"])
+    now = _offered([reaction])
     if not theirs or not now:
         return 0.0
     first = theirs[0]
-    ours = _numbers([*(t.text for t in history if t.speaker == "supporter"), reply])
-    change = (now[0] - first) / max(abs(first), 1.0)
+    ours = _asked([*(t.text for t in history if t.speaker == "supporter"), reply])
+    change = (now[0] - first) / max(abs(first), abs(now[0]), 1.0)
     sign = (ours[-1] > first) - (ours[-1] < first) if ours else (change > 0) - (change < 0)
     return max(-1.0, min(1.0, sign * change))
 
 
-def _numbers(texts: Sequence[str]) -> list[float]:
-    return [float(found.replace(",", "")) for text in texts for found in MONEY.findall(text)]
+def _offered(texts: Sequence[str]) -> list[float]:
+    """The numbers that the partner names; of a share, what is for us."""
+    return _numbers(texts, (TO_YOU, FOR_YOU), (TO_ME, FOR_ME))
+
+
+def _asked(texts: Sequence[str]) -> list[float]:
+    """The numbers that we name; of a share, what is for us."""
+    return _numbers(texts, (TO_ME, FOR_ME), (TO_YOU, FOR_YOU))
+
+
+Sides = tuple[re.Pattern[str], re.Pattern[str]]  # before a number, behind it
+
+
+def _numbers(texts: Sequence[str], ours: Sides, theirs: Sides) -> list[float]:
+    """Prices, and numbers that are not said to be theirs; where some are said to be ours, those alone."""
+    found = []
+    for text in texts:
+        told = [(m[1], float(m[2].replace(",", "")), text[: m.start()], text[m.end() :]) for m in MONEY.finditer(text)]
+        own = [number for sign, number, *around in told if not sign and _said(around, ours)]
+        found += own or [number for sign, number, *around in told if sign or not _said(around, theirs)]
+    return found
+
+
+def _said(around: Sequence[str], sides: Sides) -> bool:
+    before, behind = sides
+    return before.search(around[0]) is not None or behind.match(around[1]) is not None
 
 
 def reply_mark(reply: str) -> float:

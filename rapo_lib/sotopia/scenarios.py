@@ -52,6 +52,12 @@ class Agent:
         """First and last name, as episode logs use it."""
         return f"{self.first_name} {self.last_name}".strip()
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What there is to say about this person, their secret included: the fields that are filled in."""
+        shown = ("age", "occupation", "public_info", "personality_and_values", "secret")
+        return {name: value for name in shown if (value := getattr(self, name))}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:

@@ -55,7 +55,8 @@ class FiniteUpdates(TrainerCallback):
         self.dropped += 1
         self.in_a_row += 1
         said = f"update {state.global_step + 1}: {' and '.join(self.causes)} is not finite"
-        log.warning("%s; the update is dropped", said)
+        if state.is_world_process_zero:  # all processes know it
+            log.warning("%s; the update is dropped", said)
         if self.in_a_row >= self.limit:
             raise RapoError(f"{said}, the {self.in_a_row}. time in a row; training stops. Try a lower learning rate")
 
@@ -74,12 +75,15 @@ class EMATeacher(TrainerCallback):
 
     def __init__(self, model: PeftModel, rate: float, updates: FiniteUpdates) -> None:
         model.add_adapter("teacher", model.peft_config["default"])
-        named = dict(model.named_parameters())
-        self.pairs = [(named[n.replace(".default.", ".teacher.")], p) for n, p in named.items() if ".default." in n]
+        self.pairs = _teacher_and_student(model)
         self.rate, self.updates = rate, updates
         for teacher, student in self.pairs:
             teacher.data.copy_(student.data)
             teacher.requires_grad_(False)
+
+    def on_train_begin(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
+        """Look again: where a model is cut up over processes, its parameters are others now."""
+        self.pairs = _teacher_and_student(model)
 
     @torch.no_grad()
     def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -88,6 +92,11 @@ class EMATeacher(TrainerCallback):
             return
         for teacher, student in self.pairs:
             teacher.lerp_(student, self.rate)
+
+
+def _teacher_and_student(model: torch.nn.Module) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter]]:
+    named = dict(model.named_parameters())
+    return [(named[n.replace(".default.", ".teacher.")], p) for n, p in named.items() if ".default." in n]
 
 
 class CollapseWatch(TrainerCallback):
@@ -109,7 +118,7 @@ class CollapseWatch(TrainerCallback):
         known = {sign.kind for sign in watch.signs(readings[:-1], self.limits)}
         steps[-1]["rapo/collapse"] = [sign.text for sign in signs]
         for sign in signs:
-            if sign.kind not in known:
+            if sign.kind not in known and state.is_world_process_zero:
                 self.tell(f"step {state.global_step}: {sign.text}")
         if signs and self.stop:
             control.should_training_stop = True

@@ -18,7 +18,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from rapo_lib.runs import RapoError, read_json, write_json
 
 STATE = "rapo.json"
-ROLLOUTS = "rollouts.safetensors"
+ROLLOUTS = "rollouts-{}.safetensors"  # of each process
 
 
 @contextmanager
@@ -51,21 +51,24 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 
-def save_rest(folder: Path, state: Mapping[str, Any], batches: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write counters, and the sampled batches that later updates still need."""
-    write_json(folder / STATE, state)
+def save_rest(
+    folder: Path, state: Mapping[str, Any], batches: Sequence[Mapping[str, Tensor]], process: int = 0
+) -> None:
+    """Write counters (the first process), and the sampled batches that later updates of this process still need."""
+    if process == 0:
+        write_json(folder / STATE, state)
     if batches:
         named = {f"{i}/{name}": t.contiguous().cpu() for i, batch in enumerate(batches) for name, t in batch.items()}
-        save_file(named, folder / ROLLOUTS)
+        save_file(named, folder / ROLLOUTS.format(process))
 
 
-def load_rest(folder: Path) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
+def load_rest(folder: Path, process: int = 0) -> tuple[dict[str, Any], list[dict[str, Tensor]]]:
     """What `save_rest` wrote. Raises RapoError for a checkpoint that is not this trainer's."""
     if not (folder / STATE).is_file():
         raise RapoError(f"{folder} is no checkpoint of this trainer: {STATE} is missing")
     batches: list[dict[str, Tensor]] = []
-    if (folder / ROLLOUTS).is_file():
-        for key, tensor in sorted(load_file(folder / ROLLOUTS).items(), key=lambda item: int(item[0].split("/")[0])):
+    if (path := folder / ROLLOUTS.format(process)).is_file():
+        for key, tensor in sorted(load_file(path).items(), key=lambda item: int(item[0].split("/")[0])):
             number, name = key.split("/", 1)
             if int(number) == len(batches):
                 batches.append({})

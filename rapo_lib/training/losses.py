@@ -7,9 +7,15 @@ The other rule mixes advantages instead of losses and is SDPO's (its section 4.5
 Shapes: N replies of at most T tokens, M real tokens in all, V the vocabulary, K the student's top-k.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+ROWS = 4  # of logits that a CPU works on at once
+BLOCK = 64  # neighbouring tokens that are looked at as one first
 STD_EPS = 1e-4  # as trl's GRPO
 
 
@@ -93,17 +99,72 @@ def clipped_importance(logp: Tensor, old_logp: Tensor, limit: float) -> Tensor:
     return torch.exp((logp - old_logp).detach().clamp(-20.0, 20.0)).clamp(max=limit)
 
 
-def picked_logp(logits: Tensor, where: Tensor) -> Tensor:
-    """Log-probabilities of chosen tokens; logits (..., V), indices (..., K) -> (..., K).
+def picked_logp(logits: Tensor, where: Tensor, temperature: float = 1.0) -> Tensor:
+    """Log-probabilities of chosen tokens; logits (..., V), indices (..., K) -> (..., K), float32 at least.
 
     All terms of the loss pick at once, so that there is one log-sum-exp over V, which on a CPU costs like a layer.
     """
-    return logits.gather(-1, where) - torch.logsumexp(logits, dim=-1, keepdim=True)
+    return _Picked.apply(logits, where, temperature)
 
 
-def token_logp(logits: Tensor, tokens: Tensor) -> Tensor:
+class _Picked(torch.autograd.Function):
+    """z_k - log sum exp z, z = logits / temperature; a few rows at a time.
+
+    The gradient by the logits is (scatter(dy) - softmax(z) sum dy) / temperature, in their own precision.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, where: Tensor, temperature: float) -> Tensor:
+        rows, chosen = logits.flatten(0, -2), where.flatten(0, -2)
+        total = torch.cat([torch.logsumexp(z, -1, keepdim=True) for z in _pieces(rows, temperature)])
+        ctx.save_for_backward(rows, chosen, total)
+        ctx.temperature, ctx.shape = temperature, logits.shape
+        return (_wide(rows.gather(-1, chosen)) / temperature - total).view(where.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+        rows, chosen, total = ctx.saved_tensors
+        dy = dy.reshape(chosen.shape) / ctx.temperature
+        out = torch.empty_like(rows)
+        pieces = zip(*(t.split(_at_once(rows)) for t in (out, chosen, total, dy)), strict=True)
+        for z, (piece, k, norm, d) in zip(_pieces(rows, ctx.temperature), pieces, strict=True):
+            softmax = (z - norm).exp_()
+            piece.copy_(softmax.mul_(-d.sum(-1, keepdim=True)).scatter_add_(-1, k, d))
+        return out.view(ctx.shape), None, None
+
+
+def _pieces(rows: Tensor, temperature: float = 1.0) -> Iterator[Tensor]:
+    """A few rows of logits at a time, over the temperature."""
+    return (_wide(piece) / temperature for piece in rows.split(_at_once(rows)))
+
+
+def _at_once(rows: Tensor) -> int:
+    """So few on a CPU that they stay in a core's cache; an accelerator takes them all."""
+    return ROWS if rows.device.type == "cpu" else max(1, len(rows))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def top_tokens(logits: Tensor, k: int) -> Tensor:
+    """Indices (..., k) of the k largest logits (..., V).
+
+    The largest lie in the k blocks whose maxima are the largest, so only those are sorted.
+    """
+    size = logits.shape[-1]
+    if size % BLOCK or size // BLOCK <= k:
+        return logits.topk(k).indices
+    blocks = logits.unflatten(-1, (-1, BLOCK))
+    best = blocks.amax(-1).topk(k).indices  # (..., k) blocks
+    places = (best[..., None] * BLOCK + torch.arange(BLOCK, device=logits.device)).flatten(-2)
+    return places.gather(-1, logits.gather(-1, places).topk(k).indices)
+
+
+def token_logp(logits: Tensor, tokens: Tensor, temperature: float = 1.0) -> Tensor:
     """log pi(y_t); logits (..., V), tokens (...) -> (...)."""
-    return picked_logp(logits, tokens[..., None]).squeeze(-1)
+    return picked_logp(logits, tokens[..., None], temperature).squeeze(-1)
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
@@ -116,7 +177,10 @@ def reply_mean(per_token: Tensor, mask: Tensor) -> Tensor:
     return ((per_token * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).mean()
 
 
-def entropy(logits: Tensor) -> Tensor:
+def entropy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Entropy in nats of each next-token distribution; (..., V) -> (...)."""
-    logp = torch.log_softmax(logits, dim=-1)
-    return -(logp.exp() * logp).sum(-1)
+    found = []
+    for z in _pieces(logits.flatten(0, -2), temperature):
+        logp = torch.log_softmax(z, dim=-1)
+        found.append(-(logp.exp() * logp).sum(-1))
+    return torch.cat(found).view(logits.shape[:-1])

@@ -25,12 +25,12 @@ def can_pack(layer: nn.Module) -> bool:
     )
 
 
-class _Packed:
-    """Stands in for one layer's forward."""
+class Packed:
+    """A weight (out, in) laid out for oneDNN, and a bias; called, it stands in for a linear layer's forward."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.bias = layer.bias
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.bias = bias
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
@@ -41,7 +41,7 @@ def packed(model: nn.Module) -> Iterator[None]:
     """Inside, the model's plain linear layers use packed copies of their weights; no gradient flows through them."""
     layers = [layer for layer in model.modules() if can_pack(layer)]
     for layer in layers:
-        layer.forward = _Packed(layer)
+        layer.forward = Packed(layer.weight, layer.bias)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ itself, grows or shrinks its replies, or leaves the language it started from. Ea
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -56,6 +57,17 @@ LOGGED = {
 }
 
 
+SAID = {  # what a sign is called, and the unit in its sentence
+    "entropy": ("entropy", "nats a token"),
+    "reply_tokens": ("length", "tokens a reply"),
+    "repetition": ("repetition", "of a reply's word triples were said before in it"),
+    "sameness": ("sameness", "of the replies of a step equal another one"),
+    "distance": ("distance", "nats a token from the start"),
+    "fluency": ("fluency", "nats a token under the base model"),
+}
+RELATIVE = ("entropy", "reply_tokens", "fluency")  # judged by what they were at first
+
+
 def reading(entry: Mapping[str, Any]) -> Reading:
     """A step's numbers from the trainer's log entry."""
     return Reading(**{name: entry.get(key) for name, key in LOGGED.items()})
@@ -87,25 +99,43 @@ def _means(readings: Sequence[Reading]) -> Reading:
     return Reading(**{name: fmean(values) if values else None for name, values in known.items()})
 
 
+def bounds(first: Reading, limits: Limits) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of each number that is no sign; those that were not measured at first go."""
+    allowed = {
+        "repetition": (-inf, limits.repetition),
+        "sameness": (-inf, limits.sameness),
+        "distance": (-inf, limits.distance),
+    }
+    if first.entropy is not None:
+        allowed["entropy"] = (max(limits.entropy, limits.entropy_share * first.entropy), inf)
+    if first.reply_tokens is not None:
+        allowed["reply_tokens"] = (limits.shorter * first.reply_tokens, limits.longer * first.reply_tokens)
+    if first.fluency is not None:
+        allowed["fluency"] = (first.fluency - limits.fluency, inf)
+    return allowed
+
+
+def watched(readings: Sequence[Reading], limits: Limits) -> list[dict[str, Any]]:
+    """For a figure: step, what, value, the mean of the window up to it, and the bounds beyond which it is a sign."""
+    allowed, rows = bounds(_means(readings[: limits.window]), limits), []
+    for step, one in enumerate(readings, start=1):
+        now = _means(readings[max(0, step - limits.window) : step])
+        for what in LOGGED:
+            if (value := getattr(one, what)) is not None:
+                low, high = allowed.get(what, (-inf, inf))
+                mean = getattr(now, what)
+                rows.append({"step": step, "what": what, "value": value, "mean": mean, "low": low, "high": high})
+    return rows
+
+
 def _judged(first: Reading, now: Reading, limits: Limits) -> Iterable[Sign | None]:
-    if now.entropy is not None and first.entropy is not None:
-        lowest = max(limits.entropy, limits.entropy_share * first.entropy)
-        yield _below("entropy", now.entropy, lowest, f"nats a token ({first.entropy:.2f} at first)")
-    if now.reply_tokens is not None and first.reply_tokens is not None:
-        at_first = f"tokens a reply ({first.reply_tokens:.1f} at first)"
-        yield _above("length", now.reply_tokens, limits.longer * first.reply_tokens, at_first)
-        yield _below("length", now.reply_tokens, limits.shorter * first.reply_tokens, at_first)
-    if now.repetition is not None:
-        yield _above(
-            "repetition", now.repetition, limits.repetition, "of a reply's word triples were said before in it"
-        )
-    if now.sameness is not None:
-        yield _above("sameness", now.sameness, limits.sameness, "of the replies of a step equal another one")
-    if now.distance is not None:
-        yield _above("distance", now.distance, limits.distance, "nats a token from the start")
-    if now.fluency is not None and first.fluency is not None:
-        lowest, unit = first.fluency - limits.fluency, "nats a token under the base model"
-        yield _below("fluency", now.fluency, lowest, f"{unit} ({first.fluency:.2f} at first)")
+    for what, (low, high) in bounds(first, limits).items():
+        value, (kind, unit), at_first = getattr(now, what), SAID[what], getattr(first, what)
+        if value is None:
+            continue
+        unit += f" ({at_first:.{1 if what == 'reply_tokens' else 2}f} at first)" if what in RELATIVE else ""
+        yield _above(kind, value, high, unit)
+        yield _below(kind, value, low, unit)
 
 
 def _above(kind: str, value: float, limit: float, unit: str) -> Sign | None:
