@@ -61,8 +61,7 @@ def test_a_planner_learns_what_it_is_shown_and_is_deterministic() -> None:
         planner.plan([(Turn("supporter", "Hello."),)])
 
 
-def test_agreement_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "warmstart_turns", lambda: (([], ["Question", "Question", "Others"]), ([], [])))
+def test_agreement_by_hand() -> None:
     histories = [history(SAD), history(PLAN)] * 2
     planner = fit_planner(histories[:2], ["Question", "Others"], penalty=0.1)
     used = [("Question",), ("Question", "Others"), ("Question",), ("Information",)]  # plans: Q, O, Q, O

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from trainers import G, batch_of, gradients, make, rows, stir, tiny
+from trainers import G, Hears, batch_of, gradients, make, rows, stir, tiny
 from trl import GRPOConfig, GRPOTrainer
 
 from rapo_lib.dialogue import Turn, load_profiles
@@ -108,9 +108,9 @@ class Thoughtful(Words):
         return [float(ord(text[0]) % 7) for _, text in items]
 
 
-def reward_feedback(reward):
+def reward_feedback(reward, seeker=None):
     people = {p.id: p for p in load_profiles("train")[:4]}
-    return SimulatedFeedback(ThoughtlessSeeker(ProbeSeeker()), reward, people, reactions=False)
+    return SimulatedFeedback(ThoughtlessSeeker(seeker or ProbeSeeker()), reward, people, reactions=False)
 
 
 def thinks_aloud(trainer, texts):
@@ -130,13 +130,13 @@ TEXTS = (written("zebra", "b is said"), "zebra </think> c is said", written("zeb
 
 
 def test_in_training_the_model_hears_replies_and_the_thoughts_tokens_are_trained(tokenizer, tmp_path) -> None:
-    model = Thoughtful()
-    trainer = make(
-        tokenizer, tmp_path, reward_feedback(ReasoningReward(model)), distillation_weight=0.0, max_completion_length=40
-    )
+    model, seeker = Thoughtful(), Hears()
+    feedback = reward_feedback(ReasoningReward(model), seeker)
+    trainer = make(tokenizer, tmp_path, feedback, distillation_weight=0.0, max_completion_length=40)
     thinks_aloud(trainer, TEXTS)
     batch = batch_of(trainer)
     assert model.given == [("b is said", "c is said", "d is said") * 2]  # two histories
+    assert "c is said" in seeker.heard and not any("zebra" in text or TAG.search(text) for text in seeker.heard)
     for ids, mask, text in zip(batch["completion_ids"], batch["completion_mask"], TEXTS * 2, strict=True):
         assert tokenizer.decode(ids[mask.bool()], skip_special_tokens=True) == text  # the thought too
     assert batch["advantages"].abs().min() > 0

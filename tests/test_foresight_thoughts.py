@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trainers import Hears
 
 import rapo_lib
 from rapo_lib.dialogue import Turn, load_profiles, read_jsonl
@@ -97,17 +98,6 @@ def test_what_is_written_well_is_read_back(thought: str, reply: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------- borders
-
-
-class Hears(ProbeSeeker):
-    """A probe seeker that remembers every word it was given."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def react_batch(self, items):
-        self.heard += [text for _, history, reply, _ in items for text in (*(t.text for t in history), reply)]
-        return super().react_batch(items)
 
 
 RAW = (

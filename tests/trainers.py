@@ -119,3 +119,15 @@ def train_tiny_arm(folder, model_folder, die_in_step=None):
         RAPOTrainer._save_rng_state = die
     histories = [(p, (Turn("seeker", p.opening),)) for p in load_profiles("train")[:4]]
     return train_arm(ARMS["full"], chosen, histories, ProbeSeeker(), LengthJudge(), folder)
+
+
+class Hears(ProbeSeeker):
+    """A probe seeker that remembers every word it was given."""
+
+    def __init__(self):
+        self.heard = []
+
+    def react_batch(self, items):
+        """As the probe seeker."""
+        self.heard += [text for _, history, reply, _ in items for text in (*(t.text for t in history), reply)]
+        return super().react_batch(items)

@@ -26,6 +26,7 @@ STRATEGIES = tuple(SPELLINGS)  # ESConv's eight names
 PENALTY = 3.0  # ridge, ours
 HELD_OUT = 5  # every fifth dialogue is kept for measuring; ours
 RECENT = 0.6  # ours: weight of each older seeker turn against the next
+FEW_WORDS = 8  # ours
 # How a reply of each strategy begins; several, drawn by seed, so that plans do not read alike. Ours, from no corpus.
 BEGINNINGS: dict[str, tuple[str, ...]] = {
     "Question": ("What", "How", "When"),
@@ -68,34 +69,48 @@ def label(turns: Sequence[tuple[Sequence[Turn], str]]) -> list[str]:
 
 
 def features(histories: Sequence[Sequence[Turn]]) -> np.ndarray:
-    """What the classifier sees of each history, (n, 3 * 384 + 5).
+    """What the classifier sees of each history, (n, 2 * 384 + 15).
 
-    The last seeker turn, all seeker turns with the recent ones heavier, the last supporter turn, and plain facts: how
-    many supporter turns there were (none, one, two, more) and whether advice was asked for.
+    The last seeker turn, all seeker turns with the recent ones heavier, and plain facts: how many supporter turns there
+    were (none, one, two, more), the strategy of the last one, whether the seeker answers in a few words, whether advice
+    was asked for.
     """
     embed([t.text for h in histories for t in h])  # all at once; below they are looked up
-    return np.stack([_features(h) for h in histories]) if histories else np.empty((0, 3 * WIDTH + 5))
+    before = _strategies_before(histories)
+    rows = [_features(h, name) for h, name in zip(histories, before, strict=True)]
+    return np.stack(rows) if rows else np.empty((0, 2 * WIDTH + 15))
 
 
-def _features(history: Sequence[Turn]) -> np.ndarray:
+def _strategies_before(histories: Sequence[Sequence[Turn]]) -> list[str | None]:
+    """The strategy of the last supporter turn in each history, None where there is none."""
+    places = [max((i for i, t in enumerate(h) if t.speaker == "supporter"), default=None) for h in histories]
+    spoken = [(h[:i], h[i].text) for h, i in zip(histories, places, strict=True) if i is not None]
+    names = iter(label(spoken))
+    return [None if i is None else next(names) for i in places]
+
+
+def _features(history: Sequence[Turn], before: str | None) -> np.ndarray:
     seeker = [t.text for t in history if t.speaker == "seeker"]
-    supporter = [t.text for t in history if t.speaker == "supporter"]
     if not seeker:
         raise RapoError("a plan needs a history in which the seeker has said something")
     vectors = embed(seeker)  # (S, 384)
     weights = RECENT ** np.arange(len(seeker))[::-1]
-    theirs = embed(supporter[-1:])[0] if supporter else np.zeros(WIDTH)
-    facts = np.eye(4)[min(len(supporter), 3)]
-    return np.concatenate(
-        [vectors[-1], weights @ vectors / weights.sum(), theirs, facts, [float(wants_advice(history))]]
-    )
+    number = sum(t.speaker == "supporter" for t in history)
+    facts = [
+        *np.eye(4)[min(number, 3)],
+        *(float(name == before) for name in STRATEGIES),
+        float(len(seeker[-1].split()) < FEW_WORDS),
+        float(wants_advice(history)),
+        1.0,
+    ]
+    return np.concatenate([vectors[-1], weights @ vectors / weights.sum(), facts])
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
     """A fitted classifier from histories to strategies; deterministic."""
 
-    weights: np.ndarray  # (3 * 384 + 5, 8)
+    weights: np.ndarray  # (2 * 384 + 15, 8)
 
     def plan(self, histories: Sequence[Sequence[Turn]]) -> list[str]:
         """The strategy to reply with, for each history."""
@@ -143,24 +158,23 @@ def shipped_planner() -> Planner:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How often a planner names the strategy that was used; majority is the commonest one of the fitted turns."""
+    """How often a planner names the strategy that was used."""
 
     turns: int
     accuracy: float
-    majority: float
-    macro: float  # mean over strategies of the share found, of those that occur; a constant answer has 1 / their number
-    kinds: int
+    majority: float  # of the best constant answer
+    macro: float  # mean over strategies of the share found; a constant answer has 1 / kinds
+    kinds: int  # strategies that occur
 
 
 def agreement(planner: Planner, histories: Sequence[Sequence[Turn]], used: Sequence[Sequence[str]]) -> Agreement:
     """Agreement with the strategies used in turns; a turn with several is met by any of them."""
-    commonest = max(STRATEGIES, key=warmstart_turns()[0][1].count)
     planned = planner.plan(histories)
     met = np.array([plan in names for plan, names in zip(planned, used, strict=True)], dtype=float)
     first = [names[0] for names in used]
     kinds = sorted(set(first))
     recalls = [met[[name == kind for name in first]].mean() for kind in kinds]
-    majority = float(np.mean([commonest in names for names in used]))
+    majority = max(float(np.mean([name in names for names in used])) for name in STRATEGIES)
     return Agreement(len(met), float(met.mean()), majority, float(np.mean(recalls)), len(kinds))
 
 
