@@ -135,68 +135,96 @@ def train_arm(
     `folder` until it is finished, and ends as it would have without the interruption. Several processes share the work
     and the folder (`rapo_lib.train`). `trainer_options` are options of `RAPOConfig` that a run's settings do not have.
     """
-    given = dict(trainer_options or {})
     if (folder / "arm.json").is_file():
         log.info("%s is trained already", arm.name)
         return folder
-    from rapo_lib.hybrid import RAPOTrainer  # trl is heavy; only training needs it
-
     if not histories:
         raise RapoError("no history to train on; 02_turn_selection selected none")
     chosen = arm_settings(arm, chosen)
     start = domain.start(chosen)
     model, tokenizer = load_model(start, quantization=chosen.quantization)
     rows = training_rows(histories, tokenizer, chosen.prompt_tokens, domain.row)
-    people = {p.id: p for p, _ in histories}
+    job = _Job(arm, chosen, seed, start, model, tokenizer, rows, {p.id: p for p, _ in histories}, domain.whose)
     if arm.judge == "oracle_fitted":
         judge = oracle_judge(model, tokenizer, rows, chosen, histories, seeker, seed)
     if arm.trainer == "dpo":
-        if processes.count() > 1:
-            raise RapoError(f"the arm {arm.name} trains in one process")
-        rollouts = []
-        feedback = arm_feedback(arm, seeker, judge, people, seed, rollouts.append)
-        with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
-            pairs = preference_pairs(judged_start(model, tokenizer, rows, feedback, chosen, seed))
-            metrics = train_dpo(model, tokenizer, pairs, chosen, scratch, building / "adapter", seed)
-            write_csv(building / "metrics.csv", metrics)
-            write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
-            write_json(building / "arm.json", plain({"arm": asdict(arm), "settings": asdict(chosen), "seed": seed}))
-        return folder
+        _train_on_pairs(job, seeker, judge, folder)
+    else:
+        _train_on_groups(job, seeker, judge, folder, {"judge": judged_by, "trainer": dict(trainer_options or {})})
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One training with everything that was loaded for it."""
+
+    arm: Arm
+    chosen: Settings  # with the arm's overrides
+    seed: int
+    start: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    rows: list[dict[str, Any]]
+    people: Mapping[str, SeekerProfile]
+    whose: str  # what people are called in the domain
+
+    def record(self, **facts: Any) -> dict[str, Any]:
+        """What arm.json says."""
+        return plain({"arm": asdict(self.arm), "settings": asdict(self.chosen), "seed": self.seed, **facts})
+
+
+def _train_on_pairs(job: _Job, seeker: Seeker, judge: Judge, folder: Path) -> None:
+    """DPO on the best and the worst reply of the start to each history, by the arm's verdicts."""
+    if processes.count() > 1:
+        raise RapoError(f"the arm {job.arm.name} trains in one process")
+    rollouts: list[Rollout] = []
+    feedback = arm_feedback(job.arm, seeker, judge, job.people, job.seed, rollouts.append)
+    with atomic_folder(folder) as building, TemporaryDirectory(prefix="rapo-") as scratch:
+        replies = judged_start(job.model, job.tokenizer, job.rows, feedback, job.chosen, job.seed)
+        metrics = train_dpo(
+            job.model, job.tokenizer, preference_pairs(replies), job.chosen, scratch, building / "adapter", job.seed
+        )
+        write_csv(building / "metrics.csv", metrics)
+        write_jsonl(building / ROLLOUTS, [rollout_record(r) for r in rollouts])
+        write_json(building / "arm.json", job.record())
+
+
+def _train_on_groups(job: _Job, seeker: Seeker, judge: Judge, folder: Path, facts: Mapping[str, Any]) -> None:
+    """The hybrid trainer, going on from the last checkpoint of the same training if there is one."""
+    from rapo_lib.hybrid import RAPOTrainer  # trl is heavy; only training needs it
+
     going = folder.with_name(f"{folder.name}.training")
-    made_of = [asdict(arm), asdict(chosen), seed, rows, Path(start).name, library_hash(), judged_by, given]
+    made_of = [job.record(), job.rows, Path(job.start).name, library_hash(), dict(facts)]
     with processes.one_by_one():
         _open_training(going, stable_hash(made_of))
-        last, rollouts = _last_state(going, chosen.group * chosen.groups)
+        last, rollouts = _last_state(going, job.chosen.group * job.chosen.groups)
     kept = RolloutLog(going / ROLLOUTS, rollouts)
     trainer = RAPOTrainer(
-        model,
-        arm_feedback(arm, seeker, judge, people, seed, kept.watch),
-        args=_config(chosen, str(going), seed, given),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        peft_config=lora_config(chosen.lora_rank, 2 * chosen.lora_rank),
+        job.model,
+        arm_feedback(job.arm, seeker, judge, job.people, job.seed, kept.watch),
+        args=_config(job.chosen, str(going), job.seed, facts["trainer"]),
+        train_dataset=Dataset.from_list(job.rows),
+        processing_class=job.tokenizer,
+        peft_config=lora_config(job.chosen.lora_rank, 2 * job.chosen.lora_rank),
         callbacks=[kept],
     )
     trainer.train(last)
     if not processes.first():
-        return folder
+        return
+    logged = trainer.state.log_history
     with atomic_folder(folder) as building:
         trainer.save_adapter(
             building / "adapter",
-            f"{len(histories)} histories of {len(people)} {domain.whose}.",
-            {"arm": arm.label, "the judge hears reactions": arm.reactions},
+            f"{len(job.rows)} histories of {len(job.people)} {job.whose}.",
+            {"arm": job.arm.label, "the judge hears reactions": job.arm.reactions},
         )
         if isinstance(judge, OracleFittedJudge):
             save_judge(judge, building / "judge.safetensors")
-        logged = trainer.state.log_history
-        write_csv(building / "metrics.csv", step_metrics(logged, rollouts, chosen))
-        write_jsonl(building / "rollouts.jsonl", [rollout_record(r) for r in rollouts])
+        write_csv(building / "metrics.csv", step_metrics(logged, rollouts, job.chosen))
+        write_jsonl(building / ROLLOUTS, [rollout_record(r) for r in rollouts])
         signs = {e["step"]: e["rapo/collapse"] for e in logged if e.get("rapo/collapse")}
-        record = {"arm": asdict(arm), "settings": asdict(chosen), "seed": seed, "collapse": signs, "judge": judged_by,
-                  "trainer": given, "processes": processes.count()}  # fmt: skip
-        write_json(building / "arm.json", plain(record))
+        write_json(building / "arm.json", job.record(**facts, collapse=signs, processes=processes.count()))
     shutil.rmtree(going)
-    return folder
 
 
 ROLLOUTS = "rollouts.jsonl"

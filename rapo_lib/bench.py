@@ -114,8 +114,9 @@ def _stock(model: Any, tokenizer: Any, messages: Sequence[list[Message]], shared
     """trl's trainer as it comes, asked for the same work."""
     from datasets import Dataset
 
-    from rapo_lib.hybrid import RAPOConfig, SDPOConfig, SDPOTrainer
+    from rapo_lib.hybrid import SDPOTrainer
     from rapo_lib.models import lora_config
+    from rapo_lib.training.config import RAPOConfig, SDPOConfig
 
     same = ("learning_rate", "lr_scheduler_type", "warmup_steps", "scale_rewards", "loss_type", "distillation_mode",
             "distillation_topk", "distillation_alpha", "distillation_add_tail", "teacher_model_kind", "bf16", "use_cpu",

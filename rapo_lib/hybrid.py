@@ -8,8 +8,9 @@ configuration). Deviations, all ours:
 2. The teacher prompt is made for dialogue: the history as it is, the critique as a note behind the seeker's last
    words. The student's own reply is never shown to the teacher (it collapses entropy, SDPO's ablation).
 3. An abstained verdict gives its group advantage 0 and no distillation, and is counted.
-4. Prompts are computed once per group, in sampling, student and teacher (`training.packing`); with `fast=False` each
-   reply has a row of its own and trl samples, as in trl.
+4. Prompts are computed once per group, in sampling, student and teacher: as group rows (`training.packing`), and a
+   Llama on a CPU as trees, where the student's forward pass is taken from sampling (`rapo_lib.llama`). With
+   `fast=False` each reply has a row of its own and trl samples, as in trl.
 5. `mixing="advantage"` is SDPO's rule, trl has the loss blend alone; and trl's SDPO takes a `beta` without using it:
    here it weighs GRPO's KL to the start, which is the model without the adapter.
 6. A reply cut off at the token limit scores as the worst of its group.

@@ -351,7 +351,7 @@ def draw_token_signals(table: pd.DataFrame, titles: Mapping[int, str]) -> Figure
     widest = max(ax.get_xlim()[1] for ax in axes.flat)
     for ax in axes.flat:
         ax.set_xlim(0, widest)
-    for name, label in SIGNALS.items():
+    for name, label in reversed(SIGNALS.items()):  # the first lies lowest
         scale = ScalarMappable(Normalize(-limits[name], limits[name]), PUSH)
         figure.colorbar(scale, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.03).set_label(label, fontsize=8)
     return figure

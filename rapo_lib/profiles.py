@@ -1,13 +1,13 @@
 """The settings of a run, and the three profiles that fix them; every value can be overridden by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
 from rapo_lib.chat.endpoint import check_address, check_key_name
 from rapo_lib.parameters import convert
-from rapo_lib.runs import RapoError
+from rapo_lib.runs import RapoError, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +151,11 @@ def settings(profile: str, overrides: dict[str, Any] | None = None) -> Settings:
             raise RapoError(f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     chosen = {name: value for name, value in (overrides or {}).items() if value is not None}
     return Settings(**{**PROFILES[profile], **chosen})
+
+
+def completed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded settings with those that came later at their defaults: a new setting changes nothing until it is set."""
+    return {**plain(asdict(Settings())), **record}
 
 
 def settings_from_text(profile: str, overrides: Mapping[str, str]) -> Settings:

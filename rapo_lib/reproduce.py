@@ -62,7 +62,8 @@ def reproduce(
     with only_one(run_dir):
         for path in chosen:
             bring_up_to_date(path, run_dir, values[path.stem], fresh, limit)
-        finished = [path.stem for path in every if _is_complete(run_dir / path.stem)]
+        done = [path for path in every if _is_complete(run_dir / path.stem)]
+        finished = [path.stem for path in done if (run_dir / path.name).exists()]  # not those run by hand
         index = report.write_index(run_dir, finished)
     say(f"the run is complete: {index}")
     return index

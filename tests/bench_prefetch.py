@@ -24,7 +24,7 @@ from rapo_lib.lm.seeker import LMSeeker
 from rapo_lib.models import load_model, lora_config
 from rapo_lib.simulation import SimulatedFeedback
 
-UPDATES, WARM_UP = 6, 2  # counted, and before them
+UPDATES, WARM_UP = 4, 1  # counted, and before them
 ANSWER = json.dumps({"thought": "They listened.", "change": 3, "reaction": "Yes, I did not expect anybody to ask."})
 
 
@@ -60,12 +60,11 @@ def seconds(late: float, prefetch: bool) -> float:
 
 
 def main() -> None:
-    """Print both, and what the answers would cost alone."""
+    """Print seconds an update with answers that come late, asked in time and ahead, and with answers at once."""
     late = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
-    found = {name: seconds(wait, on) for name, wait, on in (("no latency", 0.0, False), ("off", late, False),
-                                                            ("prefetch", late, True))}  # fmt: skip
-    for name, value in found.items():
-        sys.stdout.write(f"{name:12}{value:7.2f} s an update\n")
+    for name, wait, ahead in (("off", late, False), ("prefetch", late, True), ("no latency", 0.0, False)):
+        sys.stdout.write(f"{name:12}{seconds(wait, ahead):7.2f} s an update\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def test_the_table_compares_with_stock_at_the_same_length(found):
 
 def test_both_sides_read_the_same_prompts_and_notes_of_one_length(tokenizer):
     """The teacher's prompt is stock's and ours alike, and no critique is cheaper than another."""
-    from rapo_lib.hybrid import teacher_messages
+    from rapo_lib.training.teacher import teacher_messages
 
     messages = bench.prompts(tokenizer, 320)
     assert all(320 <= len(prompt_ids(m, tokenizer)) < 400 for m in messages)

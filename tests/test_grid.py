@@ -301,6 +301,15 @@ def test_a_run_without_its_notebooks_says_which_to_run(start, tmp_path):
 # -------------------------------------------------------------------------------------- what is refused
 
 
+def test_a_cell_made_before_a_setting_was_invented_fits_while_that_is_at_its_default(copied):
+    place = cell_folder(copied.folder, "full", 0)
+    settings = runs.read_json(place / "cell.json")["settings"]
+    edit(place, settings={name: value for name, value in settings.items() if name != "policy_scale"})
+    fits(place, copied, "full")
+    with pytest.raises(RapoError, match="policy_scale = 1.0, not 0.5"):
+        fits(place, dataclasses.replace(copied, overrides={**copied.overrides, "policy_scale": 0.5}), "full")
+
+
 def test_cells_of_other_claims_are_refused(copied):
     place = cell_folder(copied.folder, "full", 0)
     edit(place, claims="0" * 64)

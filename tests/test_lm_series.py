@@ -53,20 +53,25 @@ def facts(folder: Path, stage: str) -> dict:
 # ---------------------------------------------------------------------------------------------- the embedded model
 
 
-@pytest.mark.timeout(600)
-def test_03_with_the_embedded_model_in_the_roles(outputs, capsys):
-    folder = outputs / "lm"
+def check_03(folder: Path, capsys: pytest.CaptureFixture[str], *values: str) -> None:
+    """Run 03 with language models in the roles on one history, and look at what it says of them."""
     prepared(folder, 1)
-    code = reproduce("lm", "03", *LM[:2], "group=2", "lm_orders=1", "canary_groups=0", "lm_tokens=128")
-    assert code == 0, capsys.readouterr().err
+    given = (*LM[:2], "group=2", "lm_orders=1", "canary_groups=0", *values)
+    assert reproduce(folder.name, "03", *given) == 0, capsys.readouterr().err
     spent = facts(folder, "03_critique_generation")["language_model"]
-    assert spent["model"]["model"] == "embedded" and spent["sent"] >= 3 and spent["output_tokens"] > 0
+    assert spent["sent"] >= 3 and spent["output_tokens"] > 0
     assert {asker.split(".")[0] for asker in spent["by_asker"]} == {"seeker", "judge"}
     table = pd.read_csv(folder / "03_critique_generation" / "calibration.csv").set_index("judge")
     assert set(table.index) == {"embedded", "rubric", "lm"} and table.tokens["lm"] > 0
     assert "flips unknown" in table.objections["lm"] and "no canary tried" in table.objections["lm"]
     seekers = pd.read_csv(folder / "03_critique_generation" / "seekers.csv")
     assert seekers.replies.tolist() == [2] and seekers.marked.between(0, 1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_03_with_the_embedded_model_in_the_roles(outputs, capsys):
+    check_03(outputs / "lm", capsys, "lm_tokens=128")
 
 
 @pytest.mark.slow
@@ -134,6 +139,13 @@ def without_key(outputs: Path, capsys: pytest.CaptureFixture[str]) -> bool:
     written = [p for p in outputs.rglob("*") if p.is_file()]
     assert {"chat.sqlite", "run.json"} <= {p.name for p in written}
     return not [p for p in written if KEY.encode() in p.read_bytes()] and KEY not in "".join(capsys.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_03_with_an_endpoint_in_the_roles(outputs, capsys):
+    with serving(Actor()) as server:
+        check_03(outputs / "served", capsys, "lm=m", f"lm_url={server.url}")
 
 
 @pytest.mark.timeout(600)

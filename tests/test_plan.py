@@ -101,10 +101,14 @@ class Kept:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_what_the_trainers_forward_keeps_is_what_was_planned(folder, tokenizer, tmp_path, checkpointing, dtype):
+@pytest.mark.parametrize(("written_out", "checkpointing"), [(False, False), (False, True), (True, False)])
+def test_what_the_trainers_forward_keeps_is_what_was_planned(
+    folder, tokenizer, tmp_path, monkeypatch, written_out, checkpointing, dtype
+):
     """The student's forward of the real trainer, on group rows: within a tenth; of the little that checkpointing keeps
-    in bfloat16, within a quarter. The logits exactly."""
+    in bfloat16, within a quarter. The Llama written out for a CPU keeps no more, the logits are no wider."""
+    if not written_out:
+        monkeypatch.setattr("rapo_lib.llama.weights.knows", lambda model: False)
     model = tiny(tokenizer, **SIZES).to(dtype)
     trainer = make(tokenizer, tmp_path, gradient_checkpointing=checkpointing, model=model)
     batch = batch_of(trainer)
@@ -112,7 +116,7 @@ def test_what_the_trainers_forward_keeps_is_what_was_planned(folder, tokenizer, 
     with torch.autograd.graph.saved_tensors_hooks(kept, lambda tensor: tensor):
         logits = trainer._reply_logits(trainer.model, batch["prompt_ids"], batch["prompt_mask"], batch)
     n, t = batch["completion_ids"].shape
-    assert logits.nbytes == 4 * n * t * len(tokenizer)
+    assert logits.numel() == n * t * len(tokenizer) and logits.element_size() <= 4  # planned as float32
     prompts, replies = (_unpadded(batch[f"{k}_ids"], batch[f"{k}_mask"]) for k in ("prompt", "completion"))
     rows, length = pack(prompts, replies, _runs(batch), t).input_ids.shape
     config = plan.architecture(str(folder))
@@ -121,6 +125,9 @@ def test_what_the_trainers_forward_keeps_is_what_was_planned(folder, tokenizer, 
     if checkpointing:  # the layer that is computed again is still to come, and the mask is held by other means
         planned -= plan.layer_costs(config, dtype, 4, rows, length)[1]
         found += rows * length * length * dtype.itemsize
+    if written_out:
+        assert found <= 1.1 * planned
+        return
     assert found == pytest.approx(planned, rel=0.25 if checkpointing and dtype == torch.bfloat16 else 0.1)
 
 

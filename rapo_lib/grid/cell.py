@@ -27,7 +27,7 @@ from rapo_lib.grid.claims import shipped_claims
 from rapo_lib.judge.oracle_fitted import load_judge
 from rapo_lib.measures.divergence import divergence, partway
 from rapo_lib.measures.responsiveness import contrasts, responses
-from rapo_lib.profiles import Settings
+from rapo_lib.profiles import Settings, completed
 from rapo_lib.runs import RapoError, atomic_folder, seed_for, write_csv, write_json, write_jsonl
 from rapo_lib.seeker import AppraisalSeeker, Seeker
 from rapo_lib.selection import histories_of, select
@@ -86,7 +86,8 @@ def prepare(
     """
     place, made = folder / "inputs", {"settings": asdict(chosen), "split": split, "seed": seed}
     if place.is_dir():
-        if runs.read_json(place / "made.json") != runs.plain(made):
+        found = runs.read_json(place / "made.json")
+        if {**found, "settings": completed(found["settings"])} != runs.plain(made):
             raise RapoError(f"{place} was made with other settings; choose another --run, or remove {folder}")
         return place
     policy, seeker = load_policy(chosen, None), AppraisalSeeker()

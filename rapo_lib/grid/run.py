@@ -20,7 +20,7 @@ from rapo_lib import runs
 from rapo_lib.grid.arms import ARMS, WARM, known_arm
 from rapo_lib.grid.claims import same_claims, shipped_claims
 from rapo_lib.parameters import convert, suggestion
-from rapo_lib.profiles import ROLES, Settings, is_role_value, settings
+from rapo_lib.profiles import ROLES, Settings, completed, is_role_value, settings
 from rapo_lib.progress import Progress
 from rapo_lib.runs import RapoError, atomic_folder
 
@@ -171,11 +171,11 @@ def fits(place: Path, plan: Plan, arm: str) -> None:
 
     record = runs.read_json(place / "cell.json")
     same_claims(record["claims"], shipped_claims(), place)
-    wanted = runs.plain(asdict(plan.settings_of(arm)))
-    if changed := [name for name in wanted if record["settings"].get(name) != wanted[name]]:
+    wanted, found = runs.plain(asdict(plan.settings_of(arm))), completed(record["settings"])
+    if changed := [name for name in wanted if found[name] != wanted[name]]:
         name = changed[0]
         raise RapoError(
-            f"{place} was made with {name} = {record['settings'].get(name)}, not {wanted[name]}; "
+            f"{place} was made with {name} = {found[name]}, not {wanted[name]}; "
             "choose another --run, or remove that folder"
         )
     if record["evaluated_on"] != plan.split:
@@ -291,7 +291,7 @@ def belong_together(cells: Sequence[Path]) -> None:
         record = runs.read_json(place / "cell.json")
         same_claims(record["claims"], shipped_claims(), place)
         shared = {name: record[name] for name in ("inputs", "evaluated_on", "seekers")}
-        for name, value in {**shared, f"settings of {place.parent.name}": record["settings"]}.items():
+        for name, value in {**shared, f"settings of {place.parent.name}": completed(record["settings"])}.items():
             known, where = first.setdefault(name, (value, place))
             if value != known:
                 raise RapoError(f"{place} and {where} do not belong together: their {name} differ")

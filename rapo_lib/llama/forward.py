@@ -69,7 +69,9 @@ def tree_attention(tree: Tree, dtype: torch.dtype) -> Attend:
         (trunk_q, branch_q), (trunk_k, branch_k), (trunk_v, branch_v) = map(rectangles, (q, k, v))
         out = causal_attention(trunk_q, trunk_k, trunk_v).flatten(0, 1)
         if length:
-            branch = branch_attention(branch_q, trunk_k, trunk_v, gaps, branch_k, branch_v, future)
+            far = trunk_k.transpose(1, 2), trunk_v.transpose(1, 2)
+            near = by_group(branch_k, len(tree.trunks)), by_group(branch_v, len(tree.trunks))
+            branch = branch_attention(branch_q, *far, gaps, *near, future)
             out = torch.cat([out, branch.flatten(0, 1)])
         return out if tree.is_full else gathered(out, tree.cells)
 
@@ -91,27 +93,31 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True).transpose(1, 2).flatten(2)
 
 
+def by_group(x: Tensor, groups: int) -> Tensor:
+    """Keys or values of branches (N, n, kv heads, D) -> (B, kv heads, G, n, D)."""
+    return x.unflatten(0, (groups, -1)).permute(0, 3, 1, 2, 4)
+
+
 def branch_attention(
     q: Tensor, trunk_k: Tensor, trunk_v: Tensor, gaps: Tensor | None, k: Tensor, v: Tensor, future: Tensor | None
 ) -> Tensor:
-    """Attention of branches q (N, n, heads, D) to their trunks (B, P, kv heads, D) and own k and v (N, t, ...).
+    """Attention of branches q (N, n, heads, D) to trunks (B, kv heads, P, D) and own k and v (B, kv heads, G, t, D).
 
     The queries of a group's branches and of the heads that share keys lie side by side, so that no key is repeated.
     `future` (n, t) is added to scores within a branch. Returns (N, n, heads * D).
     """
-    (count, n, heads, width), (groups, long, kv, _), t = q.shape, trunk_k.shape, k.shape[1]
+    (count, n, heads, width), (groups, kv, long, _) = q.shape, trunk_k.shape
     size, shared = count // groups, heads // kv
     q = (q * width**-0.5).view(groups, size, n, kv, shared, width).permute(0, 3, 1, 2, 4, 5)  # (B, kv, G, n, R, D)
     q = q.reshape(groups, kv, size * n * shared, width)
-    far = q @ trunk_k.permute(0, 2, 3, 1)  # (B, kv, G n R, P)
+    far = q @ trunk_k.transpose(-1, -2)  # (B, kv, G n R, P)
     if gaps is not None:
         far = far + gaps
-    k, v = (x.view(groups, size, t, kv, width).permute(0, 3, 1, 2, 4) for x in (k, v))  # (B, kv, G, t, D)
     near = q.view(groups, kv, size, n * shared, width) @ k.transpose(-1, -2)  # (B, kv, G, n R, t)
     if future is not None:
         near = near + future.repeat_interleave(shared, dim=0)
     weights = torch.cat([far.view(groups, kv, size, n * shared, long), near], dim=-1).softmax(-1)
-    far = weights[..., :long].reshape(groups, kv, size * n * shared, long) @ trunk_v.transpose(1, 2)
+    far = weights[..., :long].reshape(groups, kv, size * n * shared, long) @ trunk_v
     out = far.view(groups, kv, size, n, shared, width) + (weights[..., long:] @ v).view(
         groups, kv, size, n, shared, width
     )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from rapo_lib.llama.forward import block_forward, branch_attention, causal_attention, rope, trunk_gaps
+from rapo_lib.llama.forward import block_forward, branch_attention, by_group, causal_attention, rope, trunk_gaps
 from rapo_lib.llama.ops import norm
 from rapo_lib.llama.tree import Tree, tree_of
 from rapo_lib.llama.weights import Llama, Product
@@ -90,9 +90,8 @@ class Growing:
         tree = tree_of(prompts, [[0]] * len(prompts), 1)
         self.lengths, self.read = tree.trunk_lengths, len(tree.ids)
         self.gaps = trunk_gaps(self.lengths, tree.trunks.shape[1], llama.embedding.dtype)
-        self.trunk_keys: list[Tensor] = []  # a block each, (B, P, kv heads, D)
-        self.trunk_values: list[Tensor] = []
-        shape = (len(llama.blocks), self.replies, max(self.steps, 0), llama.kv_heads, llama.head_dim)
+        self.trunks: list[tuple[Tensor, Tensor]] = []  # a block's keys and values, (B, kv heads, P, D) each
+        shape = (len(llama.blocks), len(prompts), llama.kv_heads, group, self.steps, llama.head_dim)
         self.keys, self.values = llama.embedding.new_empty(shape), llama.embedding.new_empty(shape)
         self.results: list[Tensor] = []
         self.later: list[Tensor] = []
@@ -107,8 +106,7 @@ class Growing:
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             q, k, v = (t[tree.trunks] for t in (q, k, v))
-            self.trunk_keys.append(k)
-            self.trunk_values.append(v)
+            self.trunks.append((k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()))
             return causal_attention(q, k, v).flatten(0, 1)[tree.cells]
 
         def product(weights: Product, x: Tensor) -> Tensor:
@@ -142,10 +140,10 @@ class Growing:
         for i, block in enumerate(llama.blocks):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, i: int = i) -> Tensor:
-                self.keys[i, :, t], self.values[i, :, t] = k, v
-                own = self.keys[i, :, : t + 1], self.values[i, :, : t + 1]
-                trunk = self.trunk_keys[i], self.trunk_values[i]
-                return branch_attention(q[:, None], *trunk, self.gaps, *own, None).flatten(0, 1)
+                for kept, new in ((self.keys[i], k), (self.values[i], v)):
+                    kept[..., t : t + 1, :] = by_group(new[:, None], len(self.prompts))
+                own = self.keys[i][..., : t + 1, :], self.values[i][..., : t + 1, :]
+                return branch_attention(q[:, None], *self.trunks[i], self.gaps, *own, None).flatten(0, 1)
 
             x = block_forward(llama, block, x, angles, attend, product)
         self.step += 1
