@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
+from matplotlib.ticker import MaxNLocator
 
 from rapo_lib.foresight.prediction import MODEL
 from rapo_lib.foresight.records import RewardRecord
@@ -89,4 +90,5 @@ def draw_calibration(ax: Axes, table: pd.DataFrame) -> None:
     ax.plot([low, high], [low, high], color="0.4", linewidth=1)
     ax.errorbar(table.predicted, table.observed, [table.observed - table.low, table.high - table.observed],
                 fmt="o", color=BLUE, linewidth=1.2)  # fmt: skip
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set(xlabel="reward predicted", ylabel="reward of the imagined futures")
