@@ -7,8 +7,8 @@ at random, are the ten votes, so the mean value moves smoothly and is the same e
 nothing is shared with the seeker.
 
 All numbers are ours, from 1,024 answers of train people (the first three fitted, the last threshold where success is
-called best). There the value goes with the true change at Spearman 0.76 and names the state in 65 % (the commonest
-state alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel better).
+called best there). There the value goes with the true change at Spearman 0.76 and names the state in 65 % (the
+commonest state alone: 59 %); for dev people 0.76, and 75 % (83 %, nearly all of them feel better).
 """
 
 from collections.abc import Sequence

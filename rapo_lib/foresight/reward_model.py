@@ -39,7 +39,7 @@ ADAPTER, HEAD, RECORD = "adapter", "head.safetensors", "reward_model.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardModelConfig:
-    """How a reward model is made and trained; every value is ours, chosen on train and dev people."""
+    """How a reward model is made and trained; every value is ours, and none was searched for."""
 
     base: str = EMBEDDED  # "embedded", a folder (the warm start), or a hub name
     quantization: str = "none"  # "nf4" for a base that is too big otherwise
