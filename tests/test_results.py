@@ -10,6 +10,7 @@ from rapo_lib import runs
 from rapo_lib.grid import figures, results
 from rapo_lib.grid.arms import ARMS, FULL, PRIMARY, WARM
 from rapo_lib.grid.claims import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, decide, shipped_claims
+from rapo_lib.grid.publish import publish
 from rapo_lib.grid.results import (
     at_equal_distance,
     contrast,
@@ -223,6 +224,16 @@ def test_every_figure_is_drawn_from_the_tables_alone(folder, tmp_path):
     (tmp_path / "rates.csv").unlink()
     with pytest.raises(runs.RapoError, match="rates.csv is missing"):
         figures.read_tables(tmp_path)
+
+
+def test_what_is_published_can_be_drawn_and_gone_on_from(folder, tmp_path):
+    (folder / "inputs").mkdir(exist_ok=True)
+    (folder / "inputs" / "selected.jsonl").write_text("{}\n", encoding="utf-8")
+    target = publish(folder, publish(folder, tmp_path / "published"))  # an older one is replaced
+    assert len(load_cells(target)) == len(load_cells(folder)) and (target / "inputs/selected.jsonl").is_file()
+    assert readme_table(target) == readme_table(folder)
+    assert "git" not in runs.read_json(load_cells(target)[0] / "cell.json")
+    assert not any(target.rglob("*.safetensors")) and (target / "figures/differences_gained.svg").is_file()
 
 
 def test_an_empty_grid_is_a_clear_error(tmp_path):
