@@ -17,6 +17,7 @@ import pandas as pd
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rapo_lib.cast import spread
 from rapo_lib.dialogue import SeekerProfile, Turn, load_profiles, read_jsonl, to_record
 from rapo_lib.evaluation import ModelPolicy, outcomes, reply_metrics, self_play, trajectories
 from rapo_lib.feedback import Judge, RubricJudge
@@ -62,8 +63,9 @@ def start_model(chosen: Settings) -> str:
 
 
 def people(split: str, count: int | None = None) -> list[SeekerProfile]:
-    """The first `count` profiles of a split; they are listed in random order, so any prefix is a fair sample."""
-    return load_profiles(split)[:count]
+    """`count` profiles of a split, evenly spaced, for they are listed by problem; None: all of them."""
+    everyone = tuple(load_profiles(split))
+    return spread(everyone, len(everyone) if count is None else count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_arms_share_all_that_they_do_not_name():
 def test_splits_do_not_meet():
     splits = [{p.id for p in people(s)} for s in ("train", "dev", "heldout")]
     assert sum(map(len, splits)) == len(set.union(*splits)) == 100
-    assert [p.id for p in people("dev", 2)] == [p.id for p in people("dev")][:2]
+    assert [p.id for p in people("dev", 3)] == [people("dev")[i].id for i in (0, 4, 8)], "evenly spaced"
 
 
 def test_histories_name_people_that_exist(tmp_path):
