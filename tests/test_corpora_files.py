@@ -256,3 +256,13 @@ def test_lines_stream_in_little_memory(tmp_path: Path, megabytes: int) -> None:
     count, peak = map(int, done.stdout.split())
     assert count == 20 * times
     assert peak < 80  # MiB, whatever the size of the file; the interpreter itself takes about 15
+
+
+@pytest.mark.parametrize("pack", [lambda line: line + b"\n" + LINE + b"\n", lambda line: b"[" + line + b"]"])
+def test_a_key_that_stands_twice_is_reported(tmp_path, pack):
+    path = tmp_path / "twice.json"
+    path.write_bytes(pack(LINE[:-1] + b', "id": "a", "id": "b"}'))
+    corpus = load_dialogues(path)
+    assert len(corpus.dialogues) == (2 if path.read_bytes().startswith(b"{") else 1)
+    (repaired,) = corpus.dropped
+    assert not repaired.lost and "'id' stands twice" in repaired.why and "twice.json" in repaired.where

@@ -147,7 +147,7 @@ def stream_records(
         yield from line_records(stream, name, budget, report)
         return
     try:
-        found = split_document(read_document(stream, name, size, limit), name)
+        found = split_document(read_document(stream, name, size, limit, report), name)
     except CorpusError:
         if not holds_lines(stream):
             refuse_strange(lines, name)
@@ -221,7 +221,7 @@ def line_records(stream: BinaryIO, name: str, budget: int | None, report: Report
             report(Dropped(where, f"longer than {MAX_LINE // MIB} MiB"))
         elif line.strip():
             try:
-                yield where, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+                yield where, read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"), where, report)
             except (ValueError, RecursionError) as error:
                 report(Dropped(where, not_json(error)))
 
@@ -235,7 +235,24 @@ def skip_line(stream: BinaryIO, line: bytes, most: int | None) -> int:
     return skipped
 
 
-def read_document(stream: BinaryIO, name: str, size: int | None, limit: int) -> Any:
+def read_json(text: str, where: str, report: Report) -> Any:
+    """The value of a JSON text; a key that stands twice in one object loses its first value, which is reported."""
+    twice: list[str] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice.append(next(key for key in keys if keys.count(key) > 1))
+        return found
+
+    value = json.loads(text, object_pairs_hook=keep)
+    if twice:
+        report(Dropped(where, f"key {twice[0]!r} stands twice in one object; the last value was kept", lost=False))
+    return value
+
+
+def read_document(stream: BinaryIO, name: str, size: int | None, limit: int, report: Report) -> Any:
     """One whole JSON text."""
     data = b"" if size is not None and size > limit else stream.read(limit + 1)
     if not data or len(data) > limit:
@@ -244,7 +261,7 @@ def read_document(stream: BinaryIO, name: str, size: int | None, limit: int) -> 
             "write it as JSONL (one object a line), which is read as a stream"
         )
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        return read_json(data.decode("utf-8-sig"), name, report)
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{name}: {not_json(error)}") from None
 
