@@ -163,7 +163,8 @@ def test_a_chinese_file_feeds_the_series_and_no_key_is_left_anywhere(tmp_path, o
     """Notebooks 01-03 on an endpoint that repeats the key in all it says; then again from the cache alone."""
     monkeypatch.setenv("TEST_KEY", KEY)
     given = (f"corpus={sage(tmp_path)}", *LM, "lm=m", "lm_key=TEST_KEY", "group=2", "shown=2", "lm_orders=1",
-             "setup_profiles=2", "turns=2", "histories=4", "canary_groups=1", "lm_price_in=1", "lm_price_out=2")  # fmt: skip
+             "setup_profiles=2", "turns=2", "histories=4", "canary_groups=1",
+             "lm_price_in=1", "lm_price_out=2")  # fmt: skip
     with serving(Actor(leak=KEY)) as server:
         assert reproduce("zh", "01-03", f"lm_url={server.url}", *given) == 0, capsys.readouterr().err
         asked = len(server.asked)
