@@ -42,6 +42,7 @@ from rapo_lib.evaluator.hearing import FAULTS, ORDERED, Heard, common_run, echoe
 from rapo_lib.evaluator.order import fit_shapes, order_gain, own_text
 from rapo_lib.evaluator.speech import LONGEST, SHORT_FORMS, bank
 from rapo_lib.evaluator.words import covers, distinctive, sentences, tokens, topical
+from rapo_lib.measures.probes import STOCK as STOCK_PHRASES
 from rapo_lib.runs import RapoError
 from rapo_lib.seeker import ProbeSeeker, probe_reply
 
@@ -647,16 +648,7 @@ def test_what_is_held_back_comes_out_when_a_question_reaches_it_and_there_is_a_b
 
 POOR = {
     "silent": ["..."] * 8,
-    "stock": [
-        "I'm so sorry to hear that.",
-        "I understand how you feel.",
-        "You are not alone.",
-        "Stay strong.",
-        "Everything will be okay.",
-        "I'm here for you.",
-        "Your feelings are valid.",
-        "Time heals all wounds.",
-    ],
+    "stock": list(STOCK_PHRASES),
     "advice at once": [
         "You should talk to a friend about it.",
         "Try going for a walk every morning.",

@@ -383,7 +383,7 @@ def test_results_and_verdicts_from_the_files_alone(copied):
     ends = pd.read_csv(cell_folder(copied.folder, "full", 0) / "outcomes.csv")
     found = long[(long.arm == "full") & (long.metric == "gained")]
     assert found.set_index("unit").value.to_dict() == pytest.approx(ends.set_index("profile").gained.to_dict())
-    facts = runs.read_json(copied.folder / "grid.json")
+    facts = runs.read_json(copied.folder / "run.json")
     assert facts["cells"] == ["warm_start/seed-0", "full/seed-0"] and len(facts["library"]) == 1
 
 

@@ -200,7 +200,7 @@ def test_everything_is_written_and_one_seed_decides_nothing(tmp_path):
     names = {p.name for p in tmp_path.glob("*.csv")}
     assert names == {f"{n}.csv" for n in ("results", *results.TABLES)}
     assert all(len(pd.read_csv(tmp_path / name).columns) > 3 for name in names)
-    assert runs.read_json(tmp_path / "grid.json")["arms"] == {name: ARMS[name].label for name in (WARM, FULL)}
+    assert runs.read_json(tmp_path / "run.json")["arms"] == {name: ARMS[name].label for name in (WARM, FULL)}
 
 
 def test_the_readme_table_says_what_the_files_say(folder):

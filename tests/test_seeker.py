@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rapo_lib.dialogue import ADVICE, VOICES, SeekerProfile, Turn, load_profiles, opening_history
+from rapo_lib.measures.probes import STOCK as STOCK_PHRASES
 from rapo_lib.person.appraisal import FAULTS, Heard, appraise, effects, first_mood, unit_noise
 from rapo_lib.person.perception import Perception
 from rapo_lib.person.wording import BANKS, LEVELS, MAX_WORDS, MIN_WORDS, level, load_bank, next_detail
@@ -443,16 +444,7 @@ def test_the_probe_seeker_likes_its_best_reply_and_nothing_else() -> None:
 LISTENER = json.loads((Path(__file__).parent / "listener.json").read_text("utf-8"))  # replies by what was told last
 POOR = {
     "silent": ["..."] * 8,
-    "stock": [
-        "I'm so sorry to hear that.",
-        "I understand how you feel.",
-        "You are not alone.",
-        "Stay strong.",
-        "Everything will be okay.",
-        "I'm here for you.",
-        "Your feelings are valid.",
-        "Time heals all wounds.",
-    ],
+    "stock": list(STOCK_PHRASES),
     "advice at once": [
         "You should talk to a friend about it.",
         "Try going for a walk every morning.",

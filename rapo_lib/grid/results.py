@@ -295,14 +295,14 @@ def tables_of(cells: Sequence[Path], claims: Claims, decisions: Sequence[Decisio
 
 
 def write_results(folder: Path) -> list[Decision]:
-    """Write results.csv (every measure, long), the tables of `tables_of` and grid.json; returns the verdicts."""
+    """Write results.csv (every measure, long), the tables of `tables_of` and run.json; returns the verdicts."""
     cells, claims = load_cells(folder), shipped_claims()
     long = measures(cells)
     decisions = decide(claims, estimates(long, claims))
     runs.write_csv(folder / "results.csv", long)
     for name, table in tables_of(cells, claims, decisions, long).items():
         runs.write_csv(folder / f"{name}.csv", table)
-    runs.write_json(folder / "grid.json", provenance(cells, claims))
+    runs.write_json(folder / "run.json", provenance(cells, claims))
     return decisions
 
 
