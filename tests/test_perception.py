@@ -267,29 +267,36 @@ def test_acts_on_human_turns():
 # ------------------------------------------------------------------------------------------------ fluency
 
 
+ROUNDING = 0.1  # nats; the model computes in bfloat16 where the hardware does
+
+
 def test_fluency_by_hand():
-    """Mean log-probability of one text, from the model's own loss on its tokens."""
+    """Mean log-probability of one text, from transformers' own loss on its tokens in float32."""
     import torch
 
     from rapo_lib import fluency
+    from rapo_lib.models import load_model
 
-    model, tokenizer, prefix = fluency._load()
+    model, tokenizer = load_model(dtype=torch.float32)
+    prefix = tokenizer(fluency.PREFIX, add_special_tokens=False).input_ids
     text = "What happened after that?"
     tokens = torch.tensor([prefix + tokenizer(text, add_special_tokens=False).input_ids])
     labels = tokens.clone()
     labels[:, : len(prefix)] = -100
     with torch.inference_mode():
         loss = model(tokens, labels=labels).loss.item()
-    assert fluency_batch([text])[0] == pytest.approx(-loss, abs=1e-4)
+    assert fluency_batch([text])[0] == pytest.approx(-loss, abs=ROUNDING)
 
 
-def test_fluency_does_not_depend_on_the_batch():
+def test_fluency_does_not_depend_on_the_batch_nor_on_the_path(monkeypatch):
     from rapo_lib import fluency
 
     texts = ["What happened?", "It sounds like you have been carrying this alone for a long time, with nobody to ask."]
-    together = fluency_batch(texts)
-    fluency._memory.clear()
-    np.testing.assert_allclose(together, [fluency_batch([text])[0] for text in texts], atol=1e-3)
+    together = fluency._score(texts)
+    assert together == pytest.approx([fluency._score([text])[0] for text in texts], abs=ROUNDING)
+    model, _, tokenizer, prefix = fluency._load()
+    monkeypatch.setattr(fluency, "_load", lambda: (model, None, tokenizer, prefix))
+    assert together == pytest.approx(fluency._score(texts), abs=ROUNDING)
     assert fluency_batch(["", " "]).tolist() == [SILENCE, SILENCE]
 
 
